@@ -1,0 +1,41 @@
+"""Stitchwork: a tensor graph compiler. Build a graph or bring a model, compile it once, run it at any size."""
+
+from typing import Any
+
+from stitchwork import errors as errors
+from stitchwork.api.graph import Graph as Graph
+from stitchwork.api.variable import Variable as Variable
+from stitchwork.ir.dtypes import bfloat16 as bfloat16
+from stitchwork.ir.dtypes import bool_ as bool_
+from stitchwork.ir.dtypes import complex64 as complex64
+from stitchwork.ir.dtypes import complex128 as complex128
+from stitchwork.ir.dtypes import float8_e4m3 as float8_e4m3
+from stitchwork.ir.dtypes import float8_e5m2 as float8_e5m2
+from stitchwork.ir.dtypes import float16 as float16
+from stitchwork.ir.dtypes import float32 as float32
+from stitchwork.ir.dtypes import float64 as float64
+from stitchwork.ir.dtypes import int4 as int4
+from stitchwork.ir.dtypes import int8 as int8
+from stitchwork.ir.dtypes import int16 as int16
+from stitchwork.ir.dtypes import int32 as int32
+from stitchwork.ir.dtypes import int64 as int64
+from stitchwork.ir.dtypes import uint4 as uint4
+from stitchwork.ir.dtypes import uint8 as uint8
+from stitchwork.ir.dtypes import uint16 as uint16
+from stitchwork.ir.dtypes import uint32 as uint32
+from stitchwork.ir.dtypes import uint64 as uint64
+from stitchwork.ir.graph import Value as Tensor  # noqa: F401
+from stitchwork.ops import FUNCTIONS as _FUNCTIONS
+from stitchwork.runtime.executable import Executable as Executable
+from stitchwork.runtime.options import CompileOptions as CompileOptions
+from stitchwork.runtime.tensor_data import TensorData as TensorData
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Every op is also a free function."""
+    try:
+        return _FUNCTIONS[name]
+    except KeyError:
+        raise AttributeError(f"module 'stitchwork' has no attribute {name!r}") from None

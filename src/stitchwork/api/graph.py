@@ -1,0 +1,242 @@
+"""Graphs: what a person builds, compiles and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+
+from stitchwork import pipeline
+from stitchwork.backends.cpu.backend import CpuBackend
+from stitchwork.backends.cpu.pool import default_pool, pool_for
+from stitchwork.errors import CompileError, GraphError, user_location
+from stitchwork.ir import dims
+from stitchwork.ir.dims import Size
+from stitchwork.ir.dtypes import DType, as_dtype, float32
+from stitchwork.ir.graph import Module, Value, VariableState
+from stitchwork.ir.rewrite import Rewriter
+from stitchwork.ir.types import TOKEN, TensorType
+from stitchwork.ops import FUNCTIONS, control_flow
+from stitchwork.ops._build import as_array, constant, order_after
+from stitchwork.ops._op import building
+from stitchwork.ops.memory import Assign
+from stitchwork.api.variable import Variable
+from stitchwork.runtime.cache import BoundedCache
+from stitchwork.runtime.executable import Executable, NativeProgram, VariableStore
+from stitchwork.runtime.options import CompileOptions
+from stitchwork.runtime.tensor_data import TensorData
+
+_EXECUTABLES = 32  # executables that `Graph.run` keeps
+
+
+class Graph:
+    """A graph of tensor operations. Every op is a method; operators on tensors work too."""
+
+    def __init__(self, name: str = "main") -> None:
+        self.module = Module(name)
+        self._store = VariableStore()
+        self._executables: BoundedCache[Any, Executable] = BoundedCache(_EXECUTABLES)
+
+    # --- tensors --------------------------------------------------------------------------------------------------------
+    def placeholder(self, shape: Sequence[Any], dtype: Any = float32, name: str = "") -> Value:
+        """An input. A size is an int, a name (equal names, equal sizes) or None (any size). Raises GraphError."""
+        if name and any(v.name == name for v in self.module.body.arguments):
+            raise GraphError("placeholder", f"the name `{name}` is taken")
+        try:
+            sizes = tuple(self._size(n) for n in shape)
+            type_ = TensorType(as_dtype(dtype), sizes)
+        except (TypeError, ValueError) as e:
+            raise GraphError("placeholder", "shape or dtype is not valid", expected="sizes as int >= 0, name or None; a dtype",
+                             got=f"{shape!r}, {dtype!r}", hint=str(e)) from None
+        return self.module.body.add_argument(type_, name)
+
+    def _size(self, n: Any) -> Size:
+        return dims.symbol(self.module.fresh_symbol()) if n is None else dims.as_size(n)
+
+    def constant(self, value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Value:
+        """A tensor known now: an array, number or nested list, of `dtype` where given; filled to `shape` where given."""
+        wanted: DType | None = None if dtype is None else as_dtype(dtype)
+        array = as_array("constant", "value", value, wanted)
+        if wanted is not None:
+            array = array.astype(wanted.numpy)
+        if shape is not None:
+            array = np.broadcast_to(array, tuple(shape))
+        return constant(self.module, array)
+
+    def variable(self, initial: Any, dtype: Any = None, name: str = "") -> Variable:
+        """State that outlives a run, starting as `initial`."""
+        array = as_array("variable", "initial", initial, None if dtype is None else as_dtype(dtype))
+        label = name or f"variable_{len(self.module.variables)}"
+        if label in self.module.variables:
+            raise GraphError("variable", f"the name `{label}` is taken")
+        state = VariableState(label, TensorType(as_dtype(array.dtype), array.shape), np.ascontiguousarray(array).reshape(array.shape))
+        self.module.variables[label] = state
+        return Variable(self.module, state, self._store)
+
+    def assign(self, variable: Variable, value: Any) -> Value:
+        """Write a variable. Returns a token: the write happens in runs that have it as a target or depend on it."""
+        if variable.module is not self.module:
+            raise GraphError("assign", f"`{variable.name}` belongs to another graph")
+        new = control_flow.as_value("assign", "value", value, variable.dtype, self.module)
+        op = Assign(variable=variable.name, type=variable.state.type, segments=(1, len(self.module.order)))
+        op.infer(new.tensor)
+        return self.module.block.append(op, (new, *self.module.order), (TOKEN,), (), user_location()).results[0]
+
+    # --- order ------------------------------------------------------------------------------------------------------------
+    def control_dependency(self, dependent: Any, depends_on: Sequence[Value]) -> Any:
+        """`dependent`, available only once the operations `depends_on` are done, which it makes happen.
+
+        dependent: a tensor, a list of them, or a callable that builds them; ops built inside the callable (reads of
+        variables among them) come after. depends_on: assigns, or tensors.
+        """
+        tokens = self._tokens(depends_on)
+        if callable(dependent):
+            with self._building(), self.module.following(tokens):
+                return cast("Callable[[], Any]", dependent)()
+        if isinstance(dependent, list | tuple):
+            return [self.control_dependency(d, depends_on) for d in cast("list[Any]", dependent)]
+        value = control_flow.as_value("control_dependency", "dependent", dependent, None, self.module)
+        return order_after(value, tokens)
+
+    @contextmanager
+    def control_dependencies(self, depends_on: Sequence[Value]) -> Iterator[None]:
+        """Ops built inside the `with` block come after the operations `depends_on`, and make them happen."""
+        with self._building(), self.module.following(self._tokens(depends_on)):
+            yield
+
+    def _tokens(self, depends_on: Sequence[Value]) -> tuple[Value, ...]:
+        for v in depends_on:
+            if not isinstance(v, Value):
+                raise GraphError("control_dependency", "`depends_on` holds something else", expected="assigns or tensors", got=repr(v))
+            if v.module is not self.module:
+                raise GraphError("control_dependency", "`depends_on` holds a tensor of another graph", got=repr(v))
+        return tuple(depends_on)
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        with building(self.module):
+            yield
+
+    # --- control flow -------------------------------------------------------------------------------------------------------
+    def if_else(self, predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
+        with self._building():
+            return control_flow.if_else(predicate, then, otherwise)
+
+    def while_loop(self, initial: Any, before: Callable[..., Any], after: Callable[..., Any]) -> Any:
+        with self._building():
+            return control_flow.while_loop(initial, before, after)
+
+    def for_loop(self, iterations: Any = None, initial: Any = (), body: Callable[..., Any] | None = None, **limits: Any) -> Any:
+        with self._building():
+            return control_flow.for_loop(iterations, initial, body, **limits)
+
+    if_else.__doc__, while_loop.__doc__ = control_flow.if_else.__doc__, control_flow.while_loop.__doc__
+    for_loop.__doc__ = control_flow.for_loop.__doc__
+
+    # --- compiling and running ------------------------------------------------------------------------------------------------
+    def compile(
+        self,
+        targets: Any,
+        feeds: Mapping[Value, Any] | Sequence[Value] | None = None,
+        device: str = "cpu",
+        options: CompileOptions | None = None,
+    ) -> Executable:
+        """Compile the graph for some targets: tensors, whose values `run` returns, and assigns, which it does.
+
+        feeds: the placeholders that runs will give, in order, as a list, or a dict to arrays or types whose sizes the program
+        may be specialised to. Default: every placeholder that the targets need, in the order of their making.
+        """
+        if device != "cpu":
+            raise CompileError("compile", f"no device `{device}`", expected="cpu")
+        chosen = options or CompileOptions()
+        module, placeholders = self._extract(targets, feeds)
+        backend = CpuBackend()
+        compiled = pipeline.run(module, backend)
+        pool = pool_for(chosen.threads) if chosen.threads else default_pool()
+        return Executable(NativeProgram(module, compiled, pool, self._store), placeholders)
+
+    def run(self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str = "cpu") -> list[TensorData]:
+        """Compile for the targets on first use, and run. At most 32 executables are kept."""
+        wanted = targets if isinstance(targets, list | tuple) else [targets]
+        key = (tuple(cast("list[Value]", wanted)), device)
+        return self._executables.get_or_make(key, lambda: self.compile(wanted, device=device)).run(feeds)
+
+    def _extract(self, targets: Any, feeds: Any) -> tuple[Module, list[Value]]:
+        """A module of its own for some targets, and the placeholders that are its inputs."""
+        wanted = [self._target(t) for t in (targets if isinstance(targets, list | tuple) else [targets])]
+        needed = _needed(wanted)
+        arguments = [v for v in self.module.body.arguments if v in needed] if feeds is None else list(feeds)
+        for v in arguments:
+            if not isinstance(v, Value) or v not in self.module.body.arguments:
+                raise GraphError("compile", "`feeds` names something that is no placeholder of this graph", got=repr(v))
+        missing = [v for v in self.module.body.arguments if v in needed and v not in arguments]
+        if missing:
+            raise GraphError("compile", "a placeholder that the targets need is not among `feeds`", got=", ".join(map(repr, missing)))
+        self.module.body.results = tuple(wanted)
+        rewriter = _Extract(self.module, arguments)
+        return rewriter.run(), arguments
+
+    def _target(self, target: Any) -> Value:
+        value = target.read() if isinstance(target, Variable) else target
+        if not isinstance(value, Value):
+            raise GraphError("compile", "a target is not a tensor", expected="tensors or assigns of this graph", got=repr(target))
+        if value.module is not self.module or value.block is not self.module.body:
+            raise GraphError("compile", "a target is not a tensor of this graph's body", got=repr(target),
+                             hint="return it from the block that makes it")
+        return value
+
+
+class _Extract(Rewriter):
+    """A copy with the chosen placeholders as arguments."""
+
+    def __init__(self, module: Module, arguments: list[Value]) -> None:
+        super().__init__(module, lambda _o, _v: None)
+        self.arguments = arguments
+
+    def run(self) -> Module:
+        body = self.source.body
+        for v in self.arguments:
+            self._argument(v, self.target.body)
+        self.needed = _needed(list(body.results))
+        self.copy_into(body, self.target.body)
+        return self.target
+
+    def _operation(self, operation: Any) -> None:
+        if operation.block is not self.source.body or any(v in self.needed for v in operation.results):
+            super()._operation(operation)
+
+
+def _needed(targets: list[Value]) -> set[Value]:
+    """Every value that the targets depend on."""
+    from stitchwork.loops.stitch import free_values
+
+    found: set[Value] = set()
+    pending = list(targets)
+    while pending:
+        v = pending.pop()
+        if v in found:
+            continue
+        found.add(v)
+        if v.op is not None:
+            pending.extend(v.op.operands)
+            for region in v.op.regions:
+                pending.extend(free_values(region))
+    return found
+
+
+def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Graph, *args: Any, **kwargs: Any) -> Any:
+        with building(self.module):
+            return function(*args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"Graph.{name}"
+    method.__doc__ = function.__doc__
+    return method
+
+
+for _name, _function in FUNCTIONS.items():
+    if not hasattr(Graph, _name):
+        setattr(Graph, _name, _method(_name, _function))

@@ -1,0 +1,67 @@
+"""The CPU backend: the last stages of a compilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stitchwork.backends.cpu import jit
+from stitchwork.backends.cpu.codegen import Code, generate
+from stitchwork.backends.cpu.target import Target
+from stitchwork.ir.graph import Module, Operation
+from stitchwork.loops.kernel import Program
+from stitchwork.loops.memory import Arena, plan
+from stitchwork.loops.program import lower
+
+
+@dataclass
+class Planned:
+    """A program with its arena."""
+
+    program: Program
+    arena: Arena
+
+
+@dataclass
+class Generated:
+    """A program with its LLVM text."""
+
+    planned: Planned
+    code: Code
+
+
+@dataclass
+class Compiled:
+    """A program with its native code; `code.address("main")` is the entry."""
+
+    planned: Planned
+    code: Code
+    native: jit.LoadedObject
+
+    @property
+    def entry(self) -> int:
+        return self.native.address("main")
+
+
+class CpuBackend:
+    """Code for one CPU."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or Target.host()
+
+    def routine(self, operation: Operation) -> Any:
+        """The routine that does an operation whole, or None."""
+        return None
+
+    def stitch(self, module: Module) -> Program:
+        return lower(module, self.routine)
+
+    def plan_memory(self, program: Program) -> Planned:
+        return Planned(program, plan(program))
+
+    def generate(self, planned: Planned) -> Generated:
+        return Generated(planned, generate(planned.program, planned.arena, self.target))
+
+    def compile(self, generated: Generated) -> Compiled:
+        object_code = jit.cached_object(generated.code.text, self.target)
+        return Compiled(generated.planned, generated.code, jit.load_object(object_code, ["main"]))

@@ -1,0 +1,274 @@
+"""A whole program as one LLVM module: its kernels, and `main`, which runs them.
+
+`i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs, constants and
+variables; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset and bytes per
+thread. Loops and branches are native code, so one call runs everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from stitchwork.backends.cpu import scalars
+from stitchwork.backends.cpu.emitter import Sizes
+from stitchwork.backends.cpu.kernel import KernelFunction
+from stitchwork.backends.cpu.llvm import Function, Module, V, i64
+from stitchwork.backends.cpu.loops import emit_loop_kernel
+from stitchwork.backends.cpu.nest import emit_nest_kernel
+from stitchwork.backends.cpu.symbols import kernel_symbols
+from stitchwork.backends.cpu.target import Target
+from stitchwork.ir import dims
+from stitchwork.ir.dims import Size, symbols_of
+from stitchwork.loops.kernel import (
+    Bind,
+    Branch,
+    Copy,
+    Instruction,
+    Kernel,
+    Launch,
+    Loop,
+    LoopKernel,
+    NestKernel,
+    Program,
+    Storage,
+)
+from stitchwork.loops.memory import Arena, kernel_storages
+
+_PARALLEL_WORK = 30_000  # estimated operations from which waking other threads pays
+MAIN_PARAMS = [("ptr", "io"), ("ptr", "plan"), ("ptr", "arena"), ("ptr", "pool"), ("ptr", "parallel_for")]
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What `main` must know of a kernel's function."""
+
+    name: str
+    storages: tuple[Storage, ...]
+    symbols: tuple[str, ...]
+    items: Size
+    work: Size
+    grain: int
+    scratch_bytes: Size
+
+
+@dataclass
+class Code:
+    """A program's LLVM text, and how much scratch memory each thread needs."""
+
+    text: str
+    scratch_bytes: Size
+    kernels: list[KernelInfo]
+
+
+def generate(program: Program, arena: Arena, target: Target) -> Code:
+    """The LLVM module of a program."""
+    return _Generator(program, arena, target).run()
+
+
+class _Generator:
+    def __init__(self, program: Program, arena: Arena, target: Target) -> None:
+        self.program, self.arena, self.target = program, arena, target
+        self.module = Module()
+        self.kernel_texts: dict[str, str] = {}
+        self.infos: dict[int, KernelInfo] = {}
+        self.scratch: Size = 0
+
+    def run(self) -> Code:
+        main = Main(self)
+        main.write()
+        body = self.module.text()
+        texts = "\n\n".join(self.kernel_texts.values())
+        return Code(f"{texts}\n\n{body}", self.scratch, list(self.infos.values()))
+
+    def kernel(self, kernel: Kernel) -> KernelInfo:
+        """The function of a kernel; kernels that read the same are one function."""
+        symbols = sorted(kernel_symbols(kernel))
+        storages = kernel_storages(kernel)
+        own = Module()
+        fn = KernelFunction(own, storages, symbols, self.target)
+        match kernel:
+            case LoopKernel():
+                emit_loop_kernel(fn, kernel, self.target)
+            case NestKernel():
+                emit_nest_kernel(fn, kernel)
+            case _:
+                raise AssertionError(f"no code for {kernel.name}")
+        text = fn.text()
+        name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
+        self.kernel_texts.setdefault(name, text.replace("@KERNEL(", f"@{name}(", 1))
+        for declared, line in own.declarations.items():
+            self.module.declarations.setdefault(declared, line)
+        self.scratch = dims.maximum(self.scratch, fn.scratch_bytes)
+        info = KernelInfo(name, tuple(storages), tuple(symbols), fn.items, fn.work, fn.grain, fn.scratch_bytes)
+        self.infos[id(kernel)] = info
+        return info
+
+
+class Main:
+    """Writes the function that runs the instructions."""
+
+    def __init__(self, owner: _Generator) -> None:
+        self.owner = owner
+        program = owner.program
+        self.fn = Function(owner.module, "main", "i32", MAIN_PARAMS, owner.target.function_attributes)
+        owner.module.functions["main"] = self.fn
+        self.io, self.plan, self.arena, self.pool, self.parallel_for = self.fn.params
+        self.symbols = {name: k for k, name in enumerate(program.symbols)}
+        self.symbol_table = self.fn.alloca("i64", max(1, len(program.symbols)), 8)
+        self.pointers: dict[Storage, V] = {}
+        self.slots = 0
+        self.context = V("ptr", "%context")
+
+    def write(self) -> None:
+        program, fn = self.owner.program, self.fn
+        for k in range(len(program.symbols)):
+            value = fn.load("i64", fn.gep(self.plan, k, "i64"), 8)
+            fn.store(value, fn.gep(self.symbol_table, k, "i64"), 8)
+        self._instructions(program.instructions)
+        fn.ret(V("i32", "0"))
+        fn.entry_allocas.append(f"  %context = alloca [{self.slots + 2} x i64], align 64")
+
+    def _instructions(self, instructions: list[Instruction]) -> None:
+        for i in instructions:
+            match i:
+                case Launch(): self._launch(i.kernel)
+                case Copy(): self._copy(i)
+                case Branch(): self._branch(i)
+                case Loop(): self._loop(i)
+                case Bind(): self._bind(i)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+    def pointer(self, storage: Storage) -> V:
+        """The address of a storage, computed once at the start."""
+        found = self.pointers.get(storage)
+        if found is None:
+            with self.fn.in_prologue():
+                found = self.pointers[storage] = self._address(storage)
+        return found
+
+    def _address(self, storage: Storage) -> V:
+        fn, program = self.fn, self.owner.program
+        if storage.kind == "temporary":
+            slot = self.owner.arena.slot_of[storage]
+            offset = fn.load("i64", fn.gep(self.plan, len(program.symbols) + slot, "i64"), 8)
+            return fn.gep(self.arena, offset, "i8")
+        groups = (program.inputs, program.outputs, program.constants, program.variables)
+        start = 0
+        for group in groups:
+            if storage in group:
+                return fn.load("ptr", fn.gep(self.io, start + group.index(storage), "i64"), 8)
+            start += len(group)
+        raise AssertionError(f"unknown storage {storage}")
+
+    def sizes(self) -> Sizes:
+        """Sizes as they are at this point of the run."""
+        return _LazySizes(self)
+
+    def symbol(self, name: str) -> V:
+        fn = self.fn
+        return fn.load("i64", fn.gep(self.symbol_table, self.symbols[name], "i64"), 8)
+
+    # --- instructions ---------------------------------------------------------------------------------------------------
+    def _launch(self, kernel: Kernel) -> None:
+        fn = self.fn
+        info = self.owner.kernel(kernel)
+        slots: list[V] = [self.pointer(s) for s in info.storages] + [self.symbol(s) for s in info.symbols]
+        if isinstance(info.scratch_bytes, int) and info.scratch_bytes == 0:
+            slots += [V("ptr", "null"), i64(0)]
+        else:
+            program = self.owner.program
+            base = len(program.symbols) + len(self.owner.arena.sizes)
+            offset = fn.load("i64", fn.gep(self.plan, base, "i64"), 8)
+            slots += [fn.gep(self.arena, offset, "i8"), fn.load("i64", fn.gep(self.plan, base + 1, "i64"), 8)]
+        self.slots = max(self.slots, len(slots))
+        for k, value in enumerate(slots):
+            fn.store(value, fn.gep(self.context, k, "i64"), 8)
+        self._run(info)
+
+    def _run(self, info: KernelInfo) -> None:
+        fn, sizes = self.fn, self.sizes()
+        items = sizes(info.items)
+        direct = [self.context, i64(0), items, i64(0)]
+        name = V("ptr", f"@{info.name}")
+        if (isinstance(info.work, int) and info.work < _PARALLEL_WORK) or info.items == 1:
+            self._call(info, direct)
+            return
+        if isinstance(info.work, int):
+            self._parallel(name, items, info.grain)
+            return
+        large, small, done = fn.new_block("many"), fn.new_block("few"), fn.new_block("ran")
+        fn.cbr(fn.icmp("sge", sizes(info.work), i64(_PARALLEL_WORK)), large, small)
+        fn.position(large)
+        self._parallel(name, items, info.grain)
+        fn.br(done)
+        fn.position(small)
+        self._call(info, direct)
+        fn.br(done)
+        fn.position(done)
+
+    def _call(self, info: KernelInfo, args: list[V]) -> None:
+        self.fn.do(f"call void @{info.name}({', '.join(map(str, args))})")
+
+    def _parallel(self, name: V, items: V, grain: int) -> None:
+        args = ", ".join(map(str, [self.pool, name, self.context, items, i64(grain)]))
+        self.fn.do(f"call void {self.parallel_for.ref}({args})")
+
+    def _copy(self, copy: Copy) -> None:
+        size = self.sizes()(copy.source.bytes)
+        args = [self.pointer(copy.target), self.pointer(copy.source), size, V("i1", "false")]
+        self.fn.call("llvm.memcpy.p0.p0.i64", "void", args)
+
+    def _truth(self, storage: Storage) -> V:
+        fn, dtype = self.fn, storage.type.dtype
+        raw = fn.load(scalars.memory_type(dtype), self.pointer(storage), dtype.itemsize)
+        value = scalars.from_memory(fn, raw, dtype)
+        return scalars.cast(fn, value, dtype, scalars.bool_)
+
+    def _branch(self, branch: Branch) -> None:
+        fn = self.fn
+        then, otherwise, done = fn.new_block("then"), fn.new_block("else"), fn.new_block("endif")
+        fn.cbr(self._truth(branch.predicate), then, otherwise)
+        fn.position(then)
+        self._instructions(branch.then)
+        fn.br(done)
+        fn.position(otherwise)
+        self._instructions(branch.otherwise)
+        fn.br(done)
+        fn.position(done)
+
+    def _loop(self, loop: Loop) -> None:
+        fn = self.fn
+        head, body, done = fn.new_block("head"), fn.new_block("body"), fn.new_block("done")
+        fn.br(head)
+        fn.position(head)
+        self._instructions(loop.head)
+        fn.cbr(self._truth(loop.predicate), body, done)
+        fn.position(body)
+        self._instructions(loop.body)
+        fn.br(head)
+        fn.position(done)
+
+    def _bind(self, bind: Bind) -> None:
+        fn, dtype = self.fn, bind.source.type.dtype
+        raw = fn.load(scalars.memory_type(dtype), self.pointer(bind.source), dtype.itemsize)
+        value = raw if raw.type == "i64" else fn.convert("sext", raw, "i64")
+        fn.store(value, fn.gep(self.symbol_table, self.symbols[bind.symbol], "i64"), 8)
+
+
+class _LazySizes(Sizes):
+    """Sizes of `main`, computed where they are used: a symbol may have been bound just before."""
+
+    def __init__(self, main: Main) -> None:
+        super().__init__(main.fn, {})
+        self.main = main
+
+    def __call__(self, size: Size) -> V:
+        if isinstance(size, int):
+            return i64(size)
+        for name in symbols_of(size):
+            if name not in self.symbols:
+                self.symbols[name] = self.main.symbol(name)
+        if size not in self.known:
+            self.known[size] = self._compute(size)
+        return self.known[size]

@@ -1,0 +1,1 @@
+from stitchwork.ops import _reduce_window

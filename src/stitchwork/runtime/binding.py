@@ -1,0 +1,121 @@
+"""From the shapes of a run's inputs to everything that depends on them: symbols, guards, output shapes, the arena."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stitchwork.errors import FeedError
+from stitchwork.ir import dims
+from stitchwork.ir.dims import Dim, Size, python_source
+from stitchwork.ir.graph import Guard
+from stitchwork.loops.kernel import Storage
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one set of input shapes leads to."""
+
+    symbols: dict[str, int]
+    outputs: tuple[tuple[int, ...], ...]
+    plan: array[int]
+    plan_address: int
+    arena_bytes: int
+
+
+class Binder:
+    """Binds symbols to the sizes of inputs and evaluates every size of a program at once."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Storage],
+        outputs: Sequence[Storage],
+        symbols: Sequence[str],
+        slots: Sequence[Size],
+        scratch: Size,
+        guards: Sequence[Guard],
+        bounds: dict[str, Size],
+        threads: int,
+    ) -> None:
+        self.inputs, self.outputs, self.symbols, self.guards, self.bounds = inputs, outputs, symbols, guards, bounds
+        self.threads = threads
+        sizes = [*slots, scratch, *(n for s in outputs for n in s.type.shape)]
+        self.evaluate = compile_sizes(sizes, symbols)
+        self.slots = len(slots)
+
+    def bind(self, shapes: Shapes) -> Bound:
+        """Everything for these input shapes. Raises FeedError where they do not fit."""
+        symbols = self._symbols(shapes)
+        for name, bound in self.bounds.items():
+            symbols[name] = dims.evaluate(bound, symbols)
+        self._check_guards(symbols)
+        sizes = self.evaluate(*(symbols[s] for s in self.symbols))
+        slots, scratch, rest = sizes[: self.slots], sizes[self.slots], sizes[self.slots + 1 :]
+        offsets: list[int] = []
+        total = 0
+        for n in slots:
+            offsets.append(total)
+            total += max(n, 0)
+        scratch = (scratch + 127) // 64 * 64
+        plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
+        outputs: list[tuple[int, ...]] = []
+        position = 0
+        for s in self.outputs:
+            outputs.append(tuple(rest[position : position + s.type.rank]))
+            position += s.type.rank
+        return Bound(symbols, tuple(outputs), plan, plan.buffer_info()[0], total + scratch * self.threads + 64)
+
+    def _symbols(self, shapes: Shapes) -> dict[str, int]:
+        symbols: dict[str, int] = {}
+        owners: dict[str, str] = {}
+        for storage, shape in zip(self.inputs, shapes, strict=True):
+            if len(shape) != storage.type.rank:
+                raise self._wrong("rank", storage, shape)
+            for d, (declared, n) in enumerate(zip(storage.type.shape, shape, strict=True)):
+                if isinstance(declared, int):
+                    if declared != n:
+                        raise self._wrong("size", storage, shape)
+                    continue
+                name = str(declared)
+                if symbols.setdefault(name, n) != n:
+                    raise FeedError("run", f"size `{name}` differs between inputs", expected=f"{symbols[name]}, as in {owners[name]}",
+                                    got=f"{n} in dim {d} of {_label(storage)}", hint="dims with one name must have one size")
+                owners.setdefault(name, f"dim {d} of {_label(storage)}")
+        return symbols
+
+    def _wrong(self, what: str, storage: Storage, shape: tuple[int, ...]) -> FeedError:
+        return FeedError("run", f"input {_label(storage)} has the wrong {what}", expected=str(storage.type),
+                         got=f"shape [{', '.join(map(str, shape))}]")
+
+    def _check_guards(self, symbols: dict[str, int]) -> None:
+        for g in self.guards:
+            a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
+            holds = a == b or (g.relation == ">=" and a >= b) or (g.relation == "fits" and 1 in (a, b))
+            if not holds:
+                relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[g.relation]
+                raise FeedError(g.op, g.what, expected=relation, got=f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}"),
+                                hint=f"op made at {g.location}" if g.location else "")
+
+
+def _label(storage: Storage) -> str:
+    return f"`{storage.name}`" if storage.name else f"{storage.number}"
+
+
+def compile_sizes(sizes: Sequence[Size], symbols: Sequence[str]) -> Callable[..., tuple[int, ...]]:
+    """A function from symbol values to all the sizes; equal sizes are computed once."""
+    names = {s: f"s{k}" for k, s in enumerate(symbols)}
+    distinct: dict[Size, str] = {}
+    lines: list[str] = []
+    for n in sizes:
+        if isinstance(n, Dim) and n not in distinct:
+            distinct[n] = f"d{len(distinct)}"
+            lines.append(f"    {distinct[n]} = {python_source(n, names.__getitem__)}")
+    results = "".join(f"{distinct[n] if isinstance(n, Dim) else n}, " for n in sizes)
+    source = f"def evaluate({', '.join(names.values())}):\n" + "\n".join([*lines, f"    return ({results})"])
+    scope: dict[str, Any] = dict(dims.FUNCTIONS)
+    exec(compile(source, "<sizes>", "exec"), scope)
+    return scope["evaluate"]

@@ -1,0 +1,216 @@
+"""A compiled program, ready to run any number of times, from any number of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from stitchwork.backends.cpu.backend import Compiled
+from stitchwork.backends.cpu.pool import Pool
+from stitchwork.errors import ExecutionError, FeedError
+from stitchwork.ir.dtypes import as_dtype
+from stitchwork.ir.graph import Array, Module, Value
+from stitchwork.loops.kernel import Storage
+from stitchwork.runtime.binding import Binder, Bound, Shapes
+from stitchwork.runtime.cache import BoundedCache
+from stitchwork.runtime.tensor_data import TensorData
+
+_PLANS = 256  # sets of input shapes that one program remembers
+_ARENAS = 4  # arenas kept for later runs
+
+_Entry = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 5)
+
+
+class VariableStore:
+    """The values of a graph's variables, shared by its executables. Runs that touch variables go one at a time."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.lock = threading.RLock()
+
+    def ensure(self, module: Module) -> None:
+        """Create what is not there yet, with its initial value."""
+        for name, state in module.variables.items():
+            if name not in self.arrays:
+                self.arrays[name] = np.array(state.initial, order="C")
+
+
+class NativeProgram:
+    """A program's native code with what a call needs."""
+
+    def __init__(self, module: Module, compiled: Compiled, pool: Pool, store: VariableStore) -> None:
+        self.module, self.compiled, self.pool, self.store = module, compiled, pool, store
+        program = compiled.planned.program
+        store.ensure(module)
+        self.inputs, self.outputs = program.inputs, program.outputs
+        self.binder = Binder(program.inputs, program.outputs, program.symbols, compiled.planned.arena.sizes,
+                             compiled.code.scratch_bytes, list(module.guards.values()), module.bounds, pool.threads)
+        self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
+        self._dtypes = [s.type.dtype.numpy for s in program.inputs]
+        self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
+        self._constants = [_aligned(cast("Array", s.array)) for s in program.constants]
+        self._fixed = [*map(address_of, self._constants), *(address_of(store.arrays[s.name]) for s in program.variables)]
+        self._lock = store.lock if program.variables else None
+        self._entry = _Entry(compiled.entry)
+        self._arenas: list[Array] = []
+
+    def run(self, feeds: Sequence[Any]) -> list[Array]:
+        """Results for inputs given in order. Raises FeedError for inputs that do not fit."""
+        arrays = [x if type(x) is np.ndarray and x.dtype == d and x.flags.c_contiguous else self._convert(k, x)
+                  for k, (x, d) in enumerate(zip(feeds, self._dtypes, strict=True))]
+        shapes = tuple([a.shape for a in arrays])
+        bound = self.bounds.get(shapes)
+        if bound is None:
+            bound = self.binder.bind(shapes)
+            self.bounds.put(shapes, bound)
+        results = [np.empty(shape, dtype) for shape, dtype in zip(bound.outputs, self._output_dtypes, strict=True)]
+        io = array("Q", [*map(address_of, arrays), *map(address_of, results), *self._fixed])
+        arena = self._take_arena(bound.arena_bytes)
+        start = address_of(arena)
+        call = (io.buffer_info()[0], bound.plan_address, start + (-start) % 64, self.pool.handle, self.pool.parallel_for_address)
+        if self._lock is None:
+            status = self._entry(*call)
+        else:
+            with self._lock:
+                status = self._entry(*call)
+        self._arenas.append(arena)
+        if status:
+            raise ExecutionError("run", "the program did not finish", got=f"status {status}")
+        return results
+
+    def _take_arena(self, size: int) -> Array:
+        try:
+            arena = self._arenas.pop()
+        except IndexError:
+            return np.empty(size + 64, np.uint8)
+        if arena.nbytes >= size + 64:
+            return arena
+        del self._arenas[_ARENAS:]
+        return np.empty(size + 64, np.uint8)
+
+    def _convert(self, k: int, x: Any) -> Array:
+        """An input as a C-contiguous array of the declared dtype; dtypes are never converted silently."""
+        storage = self.inputs[k]
+        label = f"`{storage.name}`" if storage.name else f"{k}"
+        source = _as_array(x, label)
+        wanted = storage.type.dtype
+        try:
+            own = as_dtype(source.dtype)
+        except TypeError:
+            own = None
+        if own is not wanted:
+            if isinstance(x, np.ndarray | TensorData) or hasattr(x, "__dlpack__") or not _is_safe(source, wanted.numpy):
+                raise FeedError("run", f"input {label} has the wrong dtype", expected=str(storage.type),
+                                got=f"{own or source.dtype}{list(source.shape)}", hint="convert the array with astype")
+        return np.ascontiguousarray(source, wanted.numpy).reshape(source.shape)
+
+
+def _is_safe(source: Array, wanted: Any) -> bool:
+    """Python numbers and lists are taken where no value changes."""
+    converted = source.astype(wanted)
+    return bool(np.all((converted == source) | ((source != source) & (converted != converted)))) or source.dtype.kind == "f"
+
+
+def _as_array(x: Any, label: str) -> Array:
+    if isinstance(x, np.ndarray):
+        return x
+    if isinstance(x, TensorData):
+        return x.numpy()
+    try:
+        if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
+            return np.from_dlpack(x)
+        return np.asarray(x)
+    except (TypeError, ValueError, RuntimeError, BufferError) as e:
+        raise FeedError("run", f"input {label} is not an array", expected="an array, or something with DLPack or __array__",
+                        got=f"{type(x).__name__}: {e}") from None
+
+
+def address_of(x: Array) -> int:
+    """Address of an array's first element."""
+    return x.__array_interface__["data"][0]
+
+
+def _aligned(x: Array) -> Array:
+    """The array at an address that vector loads like."""
+    if address_of(x) % 64 == 0 and x.flags.c_contiguous:
+        return x
+    raw = np.empty(x.nbytes + 64, np.uint8)
+    start = (-address_of(raw)) % 64
+    made = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape) if x.nbytes else np.empty(x.shape, x.dtype)
+    made[...] = x
+    return made
+
+
+class Executable:
+    """A graph compiled for given targets.
+
+    `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a list of
+    TensorData in the order of the targets. Thread-safe; nothing is compiled while running, unless the program was
+    specialised and meets other sizes than it was specialised to (then the program for all sizes is compiled, once).
+    """
+
+    def __init__(self, program: NativeProgram, placeholders: Sequence[Value], general: Any = None) -> None:
+        self._program = program
+        self._placeholders = list(placeholders)
+        self._positions: dict[Any, int] = {}
+        for k, v in enumerate(placeholders):
+            self._positions[v] = k
+            if v.name:
+                self._positions.setdefault(v.name, k)
+        self._general = general
+        self.compile_count = 1
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The placeholders, in the order in which a list of inputs is taken."""
+        return list(self._placeholders)
+
+    def run(self, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> list[TensorData]:
+        """Run on inputs. Raises FeedError for inputs that do not fit, before anything has run."""
+        if type(feeds) is not list:
+            feeds = self._ordered(feeds)
+        if len(feeds) != len(self._placeholders):
+            raise self._wrong_count(len(feeds))
+        return [TensorData(a) for a in self._program.run(feeds)]
+
+    def _ordered(self, feeds: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
+        if not isinstance(feeds, Mapping):
+            return list(feeds)
+        ordered: list[Any] = [_MISSING] * len(self._placeholders)
+        for key, x in feeds.items():
+            k = self._positions.get(key)
+            if k is None:
+                known = ", ".join(v.name or repr(v) for v in self._placeholders)
+                raise FeedError("run", "an input is not one of this executable's", expected=known, got=repr(key))
+            ordered[k] = x
+        missing = [v.name or repr(v) for v, x in zip(self._placeholders, ordered, strict=True) if x is _MISSING]
+        if missing:
+            raise FeedError("run", "inputs are missing", expected=f"{len(ordered)} inputs", got=f"no {', '.join(missing)}")
+        return ordered
+
+    def _wrong_count(self, n: int) -> FeedError:
+        names = ", ".join(f"{v.name or k}: {v.type}" for k, v in enumerate(self._placeholders))
+        return FeedError("run", "wrong number of inputs", expected=f"{len(self._placeholders)} ({names})", got=str(n))
+
+    def report(self) -> str:
+        """What was stitched into what: one line per kernel, then why some ops stayed apart."""
+        return report(self._program.compiled)
+
+
+_MISSING = object()
+
+
+def report(compiled: Compiled) -> str:
+    """A line per kernel, in order of execution."""
+    from stitchwork.loops.kernel import launches
+
+    program = compiled.planned.program
+    lines = [f"{k:3}  {x.kernel.name}" for k, x in enumerate(launches(program.instructions))]
+    return "\n".join([f"{len(lines)} kernels", *lines, *(f"note: {n}" for n in program.notes)])
+
+

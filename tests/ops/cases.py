@@ -1,0 +1,100 @@
+"""The sample calls of all ops, and how to turn one into a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stitchwork.backends.reference.interpreter import Interpreter
+from stitchwork.ir import dtypes
+from stitchwork.ir.graph import Module, Value
+from stitchwork.ir.types import TensorType
+from stitchwork.ops import REGISTRY
+from stitchwork.ops._build import function
+from stitchwork.ops._op import Op, Sample, building
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sample of one op; `why` is the expected fragment of the message where it must fail."""
+
+    cls: type[Op]
+    sample: Sample
+    index: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cls.name}-{self.index}"
+
+
+@dataclass
+class Built:
+    """A module whose body is one call, and the arrays for its inputs."""
+
+    module: Module
+    results: list[Value]
+    arrays: list[np.ndarray]
+
+
+CASES = [Case(cls, s, i) for cls in REGISTRY.values() for i, s in enumerate(cls.samples())]
+REJECTS = [Case(cls, s, i, why) for cls in REGISTRY.values() for i, (why, s) in enumerate(cls.rejects())]
+
+
+def make_operands(case: Case, seed: int = 0) -> list[Any]:
+    """Arrays for a sample's operands: shapes become random numbers of its domain."""
+    rng = np.random.default_rng(seed)
+    specs = list(case.cls.operands.values())
+    return [_make(x, case, specs[k].dtypes, rng) for k, x in enumerate(case.sample.operands)]
+
+
+def _make(x: Any, case: Case, accepted: str, rng: np.random.Generator) -> Any:
+    if x is None or isinstance(x, np.ndarray | bool | int | float | complex | np.generic):
+        return x
+    if isinstance(x, list):
+        return [_make(e, case, accepted, rng) for e in x]
+    group = dtypes.group(accepted)
+    wanted = dtypes.as_dtype(case.sample.dtype) if case.sample.dtype else dtypes.float32
+    dtype = wanted if wanted in group or case.why else group[0]
+    lo, hi = case.sample.domain
+    if dtype.kind == "b":
+        return rng.random(x) < 0.5
+    if dtype.is_integer:
+        lo, hi = (int(lo), int(hi)) if dtype.kind == "i" else (0, max(int(hi), 1))
+        return rng.integers(lo, hi, x, endpoint=True).astype(dtype.numpy)
+    if dtype.is_complex:
+        return (rng.uniform(lo, hi, x) + 1j * rng.uniform(lo, hi, x)).astype(dtype.numpy)
+    return rng.uniform(lo, hi, x).astype(dtype.numpy)
+
+
+def build(case: Case, operands: list[Any], symbolic: bool = False) -> Built:
+    """A graph with every array operand a placeholder (with unknown sizes where `symbolic`)."""
+    module = Module("case")
+    arrays: list[np.ndarray] = []
+
+    def place(x: Any) -> Any:
+        if isinstance(x, list):
+            return [place(e) for e in x]
+        if not isinstance(x, np.ndarray):
+            return x
+        arrays.append(x)
+        shape = tuple(module_symbol(module) for _ in x.shape) if symbolic else x.shape
+        return module.body.add_argument(TensorType(dtypes.as_dtype(x.dtype), shape), f"x{len(arrays)}")
+
+    with building(module):
+        made = function(case.cls)(*map(place, operands), **case.sample.attrs)
+    results = list(made) if isinstance(made, tuple) else [made]
+    module.body.results = tuple(results)
+    return Built(module, results, arrays)
+
+
+def module_symbol(module: Module) -> Any:
+    from stitchwork.ir import dims
+
+    return dims.symbol(module.fresh_symbol())
+
+
+def reference(graph: Built) -> list[np.ndarray]:
+    """Results by the reference backend."""
+    return Interpreter(graph.module, {}).run(*graph.arrays)

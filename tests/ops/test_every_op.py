@@ -1,0 +1,43 @@
+"""Every check that follows from an op's declaration. No op is named in this file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ops.cases import CASES, REJECTS, Case, build, make_operands, reference
+
+from stitchwork.errors import OpError
+from stitchwork.ops import REGISTRY
+
+PUBLIC = [c for c in REGISTRY.values() if not c.internal]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_infer_agrees_with_numpy(case: Case) -> None:
+    graph = build(case, make_operands(case))
+    for value, array in zip(graph.results, reference(graph), strict=True):
+        assert array.shape == value.shape
+        assert array.dtype == value.dtype.numpy
+
+
+@pytest.mark.parametrize("case", REJECTS, ids=str)
+def test_rejects(case: Case) -> None:
+    with pytest.raises(OpError) as e:
+        build(case, make_operands(case))
+    message = str(e.value)
+    assert case.why in message
+    assert message.startswith(f"{case.cls.name}: ")
+    assert "  at        " in message and "ops/cases.py" in message
+
+
+@pytest.mark.parametrize("cls", PUBLIC, ids=lambda c: c.name)
+def test_declaration_is_complete(cls: type) -> None:
+    assert cls.__doc__ and cls.__doc__.strip().endswith("."), "docstring"
+    ways = [r for r in ("compute", "loops", "decompose") if cls.has(r)]
+    assert ways, "one of compute, loops, decompose"
+    assert cls.has("infer") and cls.has("numpy")
+    assert list(cls.samples()), "samples"
+
+
+def test_cases_exist() -> None:
+    assert len(CASES) > len(PUBLIC) * 0.9 and np.all([c.cls for c in CASES])
