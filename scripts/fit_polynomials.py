@@ -1,6 +1,6 @@
 """Fit the polynomials of stitchwork.loops.math and write them to coefficients.py (needs mpmath).
 
-Each is a least-squares fit on Chebyshev nodes, which is nearly minimax, of the error relative to the function it stands for.
+Each is a least-squares fit on Chebyshev nodes, which is nearly minimax, of the error relative to the function.
 Coefficients are rounded to the format they are used in one at a time, from the lowest power, the rest refitted each
 time. Three profiles: "single" (float32), "double" (float64), "medium" (float64 arithmetic for a float32 result).
 
@@ -55,6 +55,11 @@ def of_log(f: Real) -> Real:
     return (mp.log1p(f) - f) / f**2
 
 
+def of_atanh(z: Real) -> Real:
+    s = max(root(z), mp.mpf(10) ** -8)
+    return (mp.atanh(s) - s - s**3 / 3) / s**5
+
+
 def odd(f: Function) -> tuple[Function, Function]:
     """Target and weight for f(x) = x + x**3 P(x**2), as functions of z = x**2."""
     return lambda z: (f(root(z)) / root(z) - 1) / root(z) ** 2, lambda z: root(z) ** 3 / f(root(z))
@@ -66,31 +71,126 @@ def of_erfcx(t: Real) -> Real:
     return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
 
 
-def of_log_erfc(t: Real) -> Real:
-    return mp.log(mp.erfc(t)) / t
+def of_log_erfc(x: Real) -> Real:
+    """-log(erfc(x)) / x - 1, so that erf(x) = -expm1(-(x + x P(x)))."""
+    x = off_zero(x)
+    return -mp.log(mp.erfc(x)) / x - 1
 
 
 def fits() -> Iterator[Fit]:
     half_ln2 = mp.log(2) / 2 * mp.mpf("1.01")
     quarter = mp.mpf("0.83")
-    yield Fit("EXP", of_exp, lambda r: off_zero(r) ** 2 / mp.expm1(off_zero(r)), -half_ln2, half_ln2,
-              {"single": 5, "double": 10, "medium": 6}, "exp(r) = 1 + r + r**2 P(r), |r| <= log(2)/2")
-    yield Fit("LOG", of_log, lambda f: off_zero(f) ** 2 / mp.log1p(off_zero(f)), mp.sqrt(0.5) - 1, mp.sqrt(2) - 1,
-              {"single": 9, "double": 21, "medium": 12}, "log(1 + f) = f + f**2 P(f), sqrt(1/2) <= 1 + f <= sqrt(2)")
-    yield Fit("SIN", *odd(mp.sin), mp.mpf(0), quarter**2, {"single": 3, "double": 6, "medium": 4},
-              "sin(r) = r + r**3 P(r**2), |r| <= 0.83")
-    yield Fit("COS", lambda z: (mp.cos(root(z)) - 1 + root(z) ** 2 / 2) / root(z) ** 4, lambda z: z**2 / mp.cos(root(z)),
-              mp.mpf(0), quarter**2, {"single": 3, "double": 6, "medium": 4}, "cos(r) = 1 - r**2/2 + r**4 P(r**2), |r| <= 0.83")
-    yield Fit("TAN", *odd(mp.tan), mp.mpf(0), quarter**2, {"double": 14, "medium": 8}, "tan(r) = r + r**3 P(r**2), |r| <= 0.83")
-    yield Fit("ASIN", *odd(mp.asin), mp.mpf(0), mp.mpf(0.25), {"single": 5, "double": 12}, "asin(x) = x + x**3 P(x**2), |x| <= 1/2")
-    yield Fit("ATAN", *odd(mp.atan), mp.mpf(0), mp.mpf(1), {"single": 8, "double": 19}, "atan(x) = x + x**3 P(x**2), |x| <= 1")
-    yield Fit("SINH", *odd(mp.sinh), mp.mpf(0), mp.mpf(1), {"double": 8, "medium": 4}, "sinh(x) = x + x**3 P(x**2), |x| <= 1")
-    yield Fit("ERFCX", of_erfcx, lambda t: 1 / of_erfcx(t), mp.mpf(-1), mp.mpf("0.76"), {"double": 23, "medium": 13},
-              "(1 + 2 x) exp(x**2) erfc(x) = P((x - 4) / (x + 4)), 0 <= x <= 29")
-    yield Fit("ERF", lambda z: mp.erf(root(z)) / root(z), lambda z: root(z) / mp.erf(root(z)), mp.mpf(0), mp.mpf(1),
-              {"double": 12}, "erf(x) = x P(x**2), |x| <= 1")
-    yield Fit("CBRT", lambda m: mp.cbrt(m), lambda m: 1 / mp.cbrt(m), mp.mpf(1), mp.mpf(2),
-              {"double": 4}, "cbrt(m) = P(m), 1 <= m <= 2, to 13 bits")
+    yield Fit(
+        "EXP",
+        of_exp,
+        lambda r: r**2 / mp.exp(r),
+        -half_ln2,
+        half_ln2,
+        {"single": 5, "double": 10, "medium": 6},
+        "exp(r) = 1 + r + r**2 P(r), |r| <= log(2)/2",
+    )
+    yield Fit(
+        "EXPM1",
+        of_exp,
+        lambda r: off_zero(r) ** 2 / mp.expm1(off_zero(r)),
+        -half_ln2,
+        half_ln2,
+        {"single": 6, "double": 11},
+        "expm1(r) = r + r**2 P(r), |r| <= log(2)/2",
+    )
+    yield Fit(
+        "LOG",
+        of_log,
+        lambda f: off_zero(f) ** 2 / mp.log1p(off_zero(f)),
+        mp.sqrt(0.5) - 1,
+        mp.sqrt(2) - 1,
+        {"single": 9, "double": 21, "medium": 12},
+        "log(1 + f) = f + f**2 P(f), sqrt(1/2) <= 1 + f <= sqrt(2)",
+    )
+    yield Fit(
+        "ATANH",
+        of_atanh,
+        lambda z: root(z) ** 5 / mp.atanh(root(z)),
+        mp.mpf(0),
+        mp.mpf("0.0296"),
+        {"double": 7},
+        "atanh(s) = s + s**3 / 3 + s**5 P(s**2), |s| <= 0.172",
+    )
+    yield Fit(
+        "SIN",
+        *odd(mp.sin),
+        mp.mpf(0),
+        quarter**2,
+        {"single": 3, "double": 6, "medium": 4},
+        "sin(r) = r + r**3 P(r**2), |r| <= 0.83",
+    )
+    yield Fit(
+        "COS",
+        lambda z: (mp.cos(root(z)) - 1 + root(z) ** 2 / 2) / root(z) ** 4,
+        lambda z: z**2 / mp.cos(root(z)),
+        mp.mpf(0),
+        quarter**2,
+        {"single": 3, "double": 6},
+        "cos(r) = 1 - r**2/2 + r**4 P(r**2), |r| <= 0.83",
+    )
+    yield Fit(
+        "TAN",
+        *odd(mp.tan),
+        mp.mpf(0),
+        quarter**2,
+        {"double": 15, "medium": 8},
+        "tan(r) = r + r**3 P(r**2), |r| <= 0.83",
+    )
+    yield Fit(
+        "ASIN",
+        *odd(mp.asin),
+        mp.mpf(0),
+        mp.mpf(0.25),
+        {"single": 5, "double": 12},
+        "asin(x) = x + x**3 P(x**2), |x| <= 1/2",
+    )
+    yield Fit(
+        "ATAN", *odd(mp.atan), mp.mpf(0), mp.mpf(1), {"single": 9, "double": 19}, "atan(x) = x + x**3 P(x**2), |x| <= 1"
+    )
+    yield Fit(
+        "SINH", *odd(mp.sinh), mp.mpf(0), mp.mpf(1), {"double": 7, "medium": 4}, "sinh(x) = x + x**3 P(x**2), |x| <= 1"
+    )
+    yield Fit(
+        "ERFCX",
+        of_erfcx,
+        lambda t: 1 / of_erfcx(t),
+        mp.mpf(-1),
+        mp.mpf("0.76"),
+        {"double": 24, "medium": 14},
+        "(1 + 2 x) exp(x**2) erfc(x) = P((x - 4) / (x + 4)), 0 <= x <= 29",
+    )
+    yield Fit(
+        "ERF",
+        of_log_erfc,
+        lambda x: off_zero(x) * mp.erfc(x) / mp.erf(off_zero(x)),
+        mp.mpf(0),
+        mp.mpf(4),
+        {"single": 9},
+        "erf(x) = -expm1(-(x + x P(x))), 0 <= x <= 4",
+    )
+    yield Fit(
+        "ERF_WIDE",
+        of_log_erfc,
+        lambda x: off_zero(x) * mp.erfc(x) / mp.erf(off_zero(x)),
+        mp.mpf(0),
+        mp.mpf(6),
+        {"double": 28},
+        "the same, 0 <= x <= 6",
+    )
+    yield Fit(
+        "CBRT",
+        mp.cbrt,
+        lambda m: 1 / mp.cbrt(m),
+        mp.sqrt(0.5),
+        mp.sqrt(2),
+        {"double": 4},
+        "cbrt(m) = P(m), sqrt(1/2) <= m <= sqrt(2), roughly",
+    )
 
 
 def least_squares(f: Fit, power: int, count: int, fixed: list[Real]) -> list[Real]:
@@ -119,7 +219,7 @@ def fit(f: Fit, profile: str, count: int) -> tuple[list[float], Real]:
 
 def main() -> None:
     """Write the module."""
-    print('"""Coefficients of minimax polynomials, lowest power first, by profile. Written by scripts/fit_polynomials.py."""')
+    print('"""Coefficients of minimax polynomials, lowest power first, by profile (scripts/fit_polynomials.py)."""')
     print("\n# fmt: off")
     for f in fits():
         print(f"\n# {f.about}\n{f.name}: dict[str, tuple[float, ...]] = {{")

@@ -17,6 +17,7 @@ from stitchwork.passes.cse import CommonSubexpressions
 from stitchwork.passes.dead_code import DeadCode
 from stitchwork.passes.decompose import Decompose
 from stitchwork.passes.fold import Fold
+from stitchwork.passes.layout import Layout
 from stitchwork.passes.order import DropOrder
 
 # Module -> Module. Each is followed by a check that its result is a valid module.
@@ -24,6 +25,7 @@ PASSES: tuple[Pass, ...] = (
     DeadCode(keep_writes=False),  # an assign that nothing depends on is dropped here
     DropOrder(),
     Decompose(),
+    Layout(),
     Fold(),
     CommonSubexpressions(),
     DeadCode(keep_writes=True),

@@ -91,8 +91,8 @@ def run_in_pieces(routine: Routine, ctx: NDArray[np.int64], items: int, rng: np.
     """Call the routine on [0, items) cut into up to four ranges, in random order."""
     cuts: list[int] = sorted({0, items, *(int(x) for x in rng.integers(0, items + 1, 3))})
     pieces = list(itertools.pairwise(cuts))
-    for i in rng.permutation(len(pieces)).tolist():
-        lo, hi = pieces[i]
+    order: list[int] = rng.permutation(len(pieces)).tolist()
+    for lo, hi in (pieces[i] for i in order):
         routine(ctx.ctypes.data, lo, hi, 0)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-@pytest.mark.parametrize("case", [*CHOSEN, *random_cases(120)], ids=str)
+@pytest.mark.parametrize("case", [*CHOSEN, *random_cases(80)], ids=str)
 def test_matches_einsum(case: Case, target: Target) -> None:
     check(case, target)
 
@@ -191,6 +192,38 @@ def specification(case: Case) -> tuple[MatmulSpec, dict[int, int]]:
 def residual_strides(fn: Function, case: Case) -> list[V | int]:
     shape = (*case.batch, case.m, case.n)
     return [i64(int(np.prod(shape[axis + 1 :], dtype=np.int64))) for axis in range(len(shape))]
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+@pytest.mark.parametrize("stored", ["half", "bfloat"])
+@pytest.mark.parametrize("constant, turned", [(True, False), (False, False), (False, True)])
+@pytest.mark.parametrize("m, n, k", [(1, 40, 50), (30, 45, 70), (40, 3, 33)])
+def test_sixteen_bit_operands(
+    m: int, n: int, k: int, constant: bool, turned: bool, stored: str, target: Target
+) -> None:
+    """Operands and result stored in 16 bits, summed in float32: one rounding at the end."""
+    dtype = np.dtype(np.float16 if stored == "half" else ml_dtypes.bfloat16)
+    rng = np.random.default_rng(m)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    spec = MatmulSpec(m, n, k, type=stored, b_strides=(1, k) if turned else None, b_constant=constant)
+    plan, module = plan_matmul(spec, target), Module()
+    emit_matmul(module, plan, target)
+    slots: dict[int, Guarded | int] = {0: Guarded.of(a), 2: Guarded((m, n), dtype)}
+    slots[1] = Guarded.of(pack_operand(plan, b), 64) if constant else Guarded.of(turn(b, turned))
+    routines = [(plan.name, plan.items)]
+    if plan.pack_b is not None:
+        emit_pack(module, plan.pack_b, target)
+        routines.insert(0, (plan.pack_b.name, plan.pack_b.items))
+        slots[spec.packed_b] = Guarded((count_value(plan.pack_b.packed_bytes, lambda s: 0),), np.uint8, 64)
+    library, ctx = Library(module, [name for name, _ in routines], target), context(slots)
+    for name, count in routines:
+        run_in_pieces(library.routine(name), ctx, count_value(count, lambda s: 0), rng)
+    out = slots[2]
+    assert isinstance(out, Guarded)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    epsilon = 2.0**-10 if stored == "half" else 2.0**-7
+    assert (abs(out.array.astype(np.float64) - expected) <= epsilon * abs(expected) + 1e-5 * k).all()
+    out.check()
 
 
 def test_pack_matrix_pads_with_zeros() -> None:

@@ -9,11 +9,11 @@ from stitchwork.loops.kernel import Stage
 from stitchwork.ir.dtypes import int64
 
 
-def flatten(stage: Stage) -> Stage:
-    """The same stage with flat accesses and as few axes as they allow."""
-    stage = _drop_units(stage)
+def flatten(stage: Stage, keep: Axis | None = None) -> Stage:
+    """The same stage with flat accesses and as few axes as they allow; `keep` stays as it is."""
+    stage = _drop_units(stage, keep)
     forms = {e: f for e in walk(stage.value) if isinstance(e, Load) and (f := _flat(e)) is not None}
-    fixed = _axes_elsewhere(stage.value, set(forms))
+    fixed = _axes_elsewhere(stage.value, set(forms)) | ({keep} if keep is not None else set())
     target = _store_form(stage)
     if target is None:
         return stage
@@ -36,8 +36,8 @@ def flatten(stage: Stage) -> Stage:
     return Stage(flat_buffer(stage.buffer), _unique(stage.axes, merged), value, stage.name, index)
 
 
-def _drop_units(stage: Stage) -> Stage:
-    units = [a for a in stage.axes if isinstance(a.extent, int) and a.extent == 1]
+def _drop_units(stage: Stage, keep: Axis | None) -> Stage:
+    units = [a for a in stage.axes if isinstance(a.extent, int) and a.extent == 1 and a is not keep]
     for e in walk(stage.value):
         if isinstance(e, Reduce):
             units += [a for a in e.axes if isinstance(a.extent, int) and a.extent == 1]

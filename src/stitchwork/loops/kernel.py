@@ -84,6 +84,7 @@ class RoutineKernel:
     axes: tuple[Axis, ...]
     accumulator: Buffer
     epilogue: Expr
+    workspaces: list[Storage]
     name: str = ""
     ops: list[Operation] = field(default_factory=list[Operation])
 

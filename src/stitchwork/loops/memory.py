@@ -148,6 +148,8 @@ def kernel_storages(kernel: Kernel) -> list[Storage]:
             _add(found, kernel.buffer.key)
             for b in kernel.operands:
                 _add(found, b.key)
+            for w in kernel.workspaces:
+                _add(found, w)
             for e in walk(kernel.epilogue):
                 if isinstance(e, Load):
                     _add(found, e.buffer.key)

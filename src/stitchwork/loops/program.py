@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stitchwork.ir import dims
 from stitchwork.ir.graph import Block, Module, Operation, VariableState, Value, constant_array
 from stitchwork.ir.types import TensorType
+from stitchwork.loops.complex import split_kernel, split_nest
 from stitchwork.loops.expr import Buffer, Expr, Load, axes_for, loads, transform
 from stitchwork.loops.kernel import (
     Bind,
     Branch,
     Copy,
     Instruction,
+    Kernel,
     Launch,
     Loop,
     LoopKernel,
@@ -107,7 +110,7 @@ class _Lowering:
                 made += self._control(last.operation, sinks)
             elif constant_array(last.value) is None:
                 self._outputs(group, sinks)
-                made.append(Launch(self._kernel(group)))
+                made += [Launch(k) for k in self._kernels(group)]
                 made += self._binds(last.operation)
         return made
 
@@ -136,7 +139,11 @@ class _Lowering:
         made.append(Copy(variable, self.storages[value]))
 
     # --- kernels ------------------------------------------------------------------------------------------------------
-    def _kernel(self, group: Group) -> LoopKernel | NestKernel | RoutineKernel:
+    def _kernels(self, group: Group) -> Sequence[Kernel]:
+        kernel = self._kernel(group)
+        return split_kernel(kernel) if isinstance(kernel, LoopKernel) else [kernel]
+
+    def _kernel(self, group: Group) -> Kernel:
         root = group.roots[-1]
         ops = [r.operation for r in group.roots]
         name = "+".join(describe(o) for o in ops)
@@ -180,15 +187,16 @@ class _Lowering:
             return accumulator[e.index] if isinstance(e, Load) and e.buffer.key is producer.value else None
 
         value = accumulator[axes] if root is producer else self._place(transform(root.expr or accumulator[axes], leaf), local)
-        return RoutineKernel(group.routine, operation, operands, self.buffer(root.value), axes, accumulator, value, name,
-                             [r.operation for r in group.roots])
+        workspaces = [self.temporary(t, "workspace") for t in group.routine.workspaces]
+        return RoutineKernel(group.routine, operation, operands, self.buffer(root.value), axes, accumulator, value, workspaces,
+                             name, [r.operation for r in group.roots])
 
     def _nest(self, operation: Operation, name: str) -> NestKernel:
         builder = Builder()
         flat = [None if v.is_token else self.buffer(v) for v in operation.operands]
         outs = tuple(self.buffer(v) for v in operation.results)
         operation.op.loops(builder, outs, *operation.op.group(flat))
-        return NestKernel(builder.statements, builder.scratch, name, [operation])
+        return NestKernel(split_nest(builder.statements), builder.scratch, name, [operation])
 
     # --- control flow ---------------------------------------------------------------------------------------------------
     def _control(self, operation: Operation, sinks: dict[Value, Storage]) -> list[Instruction]:

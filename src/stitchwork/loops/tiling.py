@@ -54,8 +54,9 @@ def tile_single(stage: Stage) -> Tiling:
     sizes: dict[Axis, Size | None] = {}
     for axis in reversed(stage.axes):
         n = axis.extent
-        sizes[axis] = min(n, budget) if isinstance(n, int) else budget
-        used = n if isinstance(n, int) else budget
+        wanted = max(budget, _VECTOR_ROW) if axis is stage.axes[-1] else budget
+        sizes[axis] = max(1, min(n, wanted)) if isinstance(n, int) else wanted
+        used = n if isinstance(n, int) else wanted
         budget = max(1, budget // max(1, used))
     ordered = {a: sizes[a] for a in stage.axes}
     return Tiling(ordered, {stage: _root_region(stage, ordered)})
@@ -64,6 +65,8 @@ def tile_single(stage: Stage) -> Tiling:
 def tile_group(stages: list[Stage]) -> Tiling | None:
     """The tiling of several stages (the last is the root), or None where computing them together does not pay."""
     root = stages[-1]
+    if any(s.buffer.dtype.is_complex for s in stages):
+        return None
     followed = [a for a in root.axes if _all_follow(stages, a)]
     overlapped = [a for a in followed if _overlaps(stages, a)]
     sizes: dict[Axis, Size | None] = dict.fromkeys(root.axes)
@@ -86,7 +89,7 @@ def _tile_size(axis: Axis, root: Stage, overlapped: list[Axis]) -> Size:
         wanted = _VECTOR_ROW if axis is root.axes[-1] else _OVERLAPPED if from_inside <= 1 else _OVERLAPPED_OUTER
     else:
         wanted = _VECTOR_ROW if axis is root.axes[-1] else _ROW
-    return min(n, wanted) if isinstance(n, int) else wanted
+    return max(1, min(n, wanted)) if isinstance(n, int) else wanted
 
 
 def _shrink(sizes: dict[Axis, Size | None], axis: Axis) -> bool:

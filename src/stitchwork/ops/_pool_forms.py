@@ -14,6 +14,7 @@ from stitchwork.ir.types import TensorType
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Op, Operand, operand, require_equal
 from stitchwork.ops._reduce_window import DivideByCount, ReduceWindow, WindowArgument, WindowScatter
+from stitchwork.ops._sliding import FoldWindows
 from stitchwork.ops._windows import Pads, Sizes, choice, dilated, padding_of, per_dim, resolve_padding, sizes_of, window_counts
 
 _LAYOUTS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
@@ -306,8 +307,6 @@ class AvgPoolingGradient(AvgPooling):
 
 
 def _fold(shape: Ints, geometry: dict[str, Any], seen: Array) -> Array:
-    from stitchwork.ops._sliding import FoldWindows
-
     return FoldWindows(sizes=shape, **geometry).numpy(seen)
 
 
@@ -326,17 +325,25 @@ class L2NormPooling(Pooling):
         return np.sqrt(self.reduction("sum", x.shape).numpy(grown * grown)).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
-        grown = _wide(x)
-        made = F.sqrt(self.reduced("sum", grown * grown))
-        return made if made.dtype is x.dtype else F.cast(made, x.dtype)
+        return _norm(self, x)
 
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
-        norm = self.decompose(x)
-        each = F.select(F.equal(norm, 0.0), 0.0, ct / norm)
-        return (x * self.reduction("sum", x.shape).sum_cotangent(each, x.shape),)
+        return (_norm_cotangent(self, ct, x),)
 
 
-class L2NormPoolingGradient(L2NormPooling):
+def _norm(op: Pooling, x: Value) -> Value:
+    grown = _wide(x)
+    made = F.sqrt(op.reduced("sum", grown * grown))
+    return made if made.dtype is x.dtype else F.cast(made, x.dtype)
+
+
+def _norm_cotangent(op: Pooling, ct: Value, x: Value) -> Value:
+    norm = _norm(op, x)
+    each = F.select(F.equal(norm, 0.0), 0.0, ct / norm)
+    return x * op.reduction("sum", x.shape).sum_cotangent(each, x.shape)
+
+
+class L2NormPoolingGradient(Pooling):
     """Cotangent of x of an L2-norm pooling; 0 where the norm is 0."""
 
     gradient: Operand = operand("...", "float")
@@ -356,4 +363,4 @@ class L2NormPoolingGradient(L2NormPooling):
         return source * _fold(source.shape, rest, seen)
 
     def decompose(self, gradient: Value, source: Value) -> Value:
-        return L2NormPooling.vjp(self, gradient, source)[0]
+        return _norm_cotangent(self, gradient, source)

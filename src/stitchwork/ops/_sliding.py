@@ -26,7 +26,6 @@ from stitchwork.ops._windows import (
     widened,
     window_axes,
     window_counts,
-    window_positions,
 )
 
 
@@ -213,15 +212,18 @@ def windows_cotangent(
 ) -> Value:
     """Cotangent of x [leading..., sizes...] given that of its windows, [leading..., counts..., window...]."""
     rank = len(window)
-    lead, sizes = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    sizes = shape[len(shape) - rank :]
     if boundary == "constant":
         return F.fold_windows(ct, sizes=sizes, strides=strides, padding=padding, dilation=dilation)
     covered = tuple(n + lo + hi for n, (lo, hi) in zip(sizes, padding, strict=True))
     made = F.fold_windows(ct, sizes=covered, strides=strides, padding=((0, 0),) * rank, dilation=dilation)
-    for d, (n, (lo, _)) in enumerate(zip(sizes, padding, strict=True)):
-        if covered[d] != n or lo != 0:
-            made = F.fold_boundary(made, axis=len(lead) + d, size=n, before=lo, boundary=boundary)
-    return made
+    return fold_boundaries(made, shape, padding, boundary)
 
 
-__all__ = ["ExtractWindows", "FoldBoundary", "FoldWindows", "check_not_empty", "window_positions", "windows_cotangent"]
+def fold_boundaries(y: Value, shape: Sizes, padding: Pads, boundary: str) -> Value:
+    """`y` covers the last dims of `shape` and their padding; what lies in the padding is added to where it came from."""
+    first = len(shape) - len(padding)
+    for d, (lo, hi) in enumerate(padding, first):
+        if (lo, hi) != (0, 0):
+            y = F.fold_boundary(y, axis=d, size=shape[d], before=lo, boundary=boundary)
+    return y

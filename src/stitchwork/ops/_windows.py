@@ -96,7 +96,8 @@ def window_counts(op: str, sizes: Sizes, pads: Pads, window: Sizes, strides: Int
         room = n + lo + hi - dilated(k, r)
         if not require_at_least(op, k, 1, f"window size along spatial dim {d} >= 1"):
             raise OpError(op, f"the window is empty along spatial dim {d}", expected="a window size >= 1", got=str(k))
-        if not require_at_least(op, room, 0, f"window fits into the padded input along spatial dim {d}"):
+        spans_one = dilated(k, r) == 1 and all(isinstance(p, int) and p >= 0 for p in (lo, hi))  # fits into nothing, too
+        if not spans_one and not require_at_least(op, room, 0, f"window fits into the padded input along spatial dim {d}"):
             raise OpError(op, "the window is larger than the padded input", expected=f"window <= {n + lo + hi} along spatial dim {d}",
                           got=f"{dilated(k, r)} (dilation included)", hint="raise `padding`, or use a smaller window")
         counts.append(dims.floordiv(room, s) + 1)

@@ -117,10 +117,11 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
     def infer(self, x: TensorType) -> TensorType:
         if (x.dtype.bits == 4) != (self.dtype.bits == 4) or (self.dtype.kind == "b" and x.dtype.kind != "b"):
             raise self.fail(f"the bits of {x.dtype} cannot be read as {self.dtype}", got=str(x))
-        if x.dtype.bits == self.dtype.bits:
-            return x.with_dtype(self.dtype)
+        scaled = x.dtype.bits != self.dtype.bits or x.dtype.is_complex != self.dtype.is_complex
+        if scaled and not x.rank:
+            raise self.fail("`x` has no last dim to scale", expected="rank 1 or more, or a real dtype of the same width", got=str(x))
         if not x.rank:
-            raise self.fail("`x` has no last dim to scale", expected=f"rank 1 or more, or a dtype of {x.dtype.bits} bits", got=str(x))
+            return x.with_dtype(self.dtype)
         size: Size = x.shape[-1] * x.dtype.itemsize
         if not require_equal(self.name, dims.mod(size, self.dtype.itemsize), 0, f"bytes of a row of x by those of {self.dtype}"):
             raise self.fail(f"the last dim of `x` does not fill whole elements of {self.dtype}", got=str(x))

@@ -85,7 +85,7 @@ def _pairs(op: str, width: Any, rank: int) -> tuple[Any, Any]:
             op,
             "`right_padding` is missing",
             expected="left_padding and right_padding, or pairs per dim",
-            got=str(width),
+            got=repr(many),
         )
     return tuple(p[0] for p in many), tuple(p[1] for p in many)
 

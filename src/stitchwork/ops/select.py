@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stitchwork.ir import dims
+from stitchwork.ir import dims, dtypes
 from stitchwork.ir.graph import Content, Value
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, where
@@ -85,12 +85,7 @@ class Clamp(Pointwise, name="clamp", aliases=("clip",)):
             made = np.maximum(made, widen(low))
         if high is not None:
             made = np.minimum(made, widen(high))
-        return narrow(np.array(made), self._dtype(x))
-
-    def _dtype(self, x: Array) -> Any:
-        from stitchwork.ir import dtypes
-
-        return dtypes.as_dtype(x.dtype)
+        return narrow(np.array(made), dtypes.as_dtype(x.dtype))
 
     def compute(self, out: tuple[Axis, ...], *buffers: Buffer | None) -> Expr:
         x, low, high = (None if b is None else cast(b.broadcast(out), wide_dtype(b.dtype)) for b in buffers)

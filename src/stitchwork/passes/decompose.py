@@ -41,7 +41,7 @@ class _Decomposer(Rewriter):
         op = operation.op
         if isinstance(op, ForLoop):
             return self._as_while(operation, operands)
-        if op.has("compute") or op.has("loops") or not op.has("decompose"):
+        if not op.has("decompose"):
             return None
         given = [v for v, s in zip(op.group(operands), op.operands.values(), strict=True) if not s.token]
         made = op.decompose(*given)

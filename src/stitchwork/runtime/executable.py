@@ -53,8 +53,8 @@ class NativeProgram:
         self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
-        self._constants = [_aligned(cast("Array", s.array)) for s in program.constants]
-        self._fixed = [*map(address_of, self._constants), *(address_of(store.arrays[s.name]) for s in program.variables)]
+        self._constants = [_aligned(cast("Array", s.array)) for s in compiled.code.constants]
+        self._fixed = [*(address_of(store.arrays[s.name]) for s in program.variables), *map(address_of, self._constants)]
         self._lock = store.lock if program.variables else None
         self._entry = _Entry(compiled.entry)
         self._arenas: list[Array] = []

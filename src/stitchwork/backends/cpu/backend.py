@@ -7,6 +7,8 @@ from typing import Any
 
 from stitchwork.backends.cpu import jit
 from stitchwork.backends.cpu.codegen import Code, generate
+from stitchwork.backends.cpu.matmul_routine import make_matmul
+from stitchwork.backends.cpu.routines import Maker
 from stitchwork.backends.cpu.target import Target
 from stitchwork.ir.graph import Module, Operation
 from stitchwork.loops.kernel import Program
@@ -43,6 +45,10 @@ class Compiled:
         return self.native.address("main")
 
 
+# The routines that ops name as data, by name.
+ROUTINES: dict[str, Maker] = {"matmul": make_matmul}
+
+
 class CpuBackend:
     """Code for one CPU."""
 
@@ -51,6 +57,11 @@ class CpuBackend:
 
     def routine(self, operation: Operation) -> Any:
         """The routine that does an operation whole, or None."""
+        types = [v.tensor for v in operation.operands]
+        for lib in operation.op.library:
+            maker = ROUTINES.get(lib.routine) if lib.on == "cpu" else None
+            if maker is not None and types[0].dtype.name in lib.dtypes.split() and lib.when(operation.op, *types):
+                return maker(operation, self.target)
         return None
 
     def stitch(self, module: Module) -> Program:

@@ -1,7 +1,7 @@
 """A whole program as one LLVM module: its kernels, and `main`, which runs them.
 
-`i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs, constants and
-variables; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset and bytes per
+`i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs, variables and
+constants; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset and bytes per
 thread. Loops and branches are native code, so one call runs everything.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.emitter import Sizes
-from stitchwork.backends.cpu.kernel import KernelFunction
+from stitchwork.backends.cpu.kernel import KernelFunction, KernelInfo
 from stitchwork.backends.cpu.llvm import Function, Module, V, i64
 from stitchwork.backends.cpu.loops import emit_loop_kernel
 from stitchwork.backends.cpu.nest import emit_nest_kernel
@@ -31,25 +31,13 @@ from stitchwork.loops.kernel import (
     LoopKernel,
     NestKernel,
     Program,
+    RoutineKernel,
     Storage,
 )
 from stitchwork.loops.memory import Arena, kernel_storages
 
 _PARALLEL_WORK = 30_000  # estimated operations from which waking other threads pays
 MAIN_PARAMS = [("ptr", "io"), ("ptr", "plan"), ("ptr", "arena"), ("ptr", "pool"), ("ptr", "parallel_for")]
-
-
-@dataclass(frozen=True)
-class KernelInfo:
-    """What `main` must know of a kernel's function."""
-
-    name: str
-    storages: tuple[Storage, ...]
-    symbols: tuple[str, ...]
-    items: Size
-    work: Size
-    grain: int
-    scratch_bytes: Size
 
 
 @dataclass
@@ -59,6 +47,7 @@ class Code:
     text: str
     scratch_bytes: Size
     kernels: list[KernelInfo]
+    constants: list[Storage]
 
 
 def generate(program: Program, arena: Arena, target: Target) -> Code:
@@ -71,7 +60,7 @@ class _Generator:
         self.program, self.arena, self.target = program, arena, target
         self.module = Module()
         self.kernel_texts: dict[str, str] = {}
-        self.infos: dict[int, KernelInfo] = {}
+        self.infos: list[KernelInfo] = []
         self.scratch: Size = 0
 
     def run(self) -> Code:
@@ -79,10 +68,17 @@ class _Generator:
         main.write()
         body = self.module.text()
         texts = "\n\n".join(self.kernel_texts.values())
-        return Code(f"{texts}\n\n{body}", self.scratch, list(self.infos.values()))
+        return Code(f"{texts}\n\n{body}", self.scratch, self.infos, main.constants)
 
-    def kernel(self, kernel: Kernel) -> KernelInfo:
-        """The function of a kernel; kernels that read the same are one function."""
+    def kernels(self, kernel: Kernel) -> list[KernelInfo]:
+        """The functions to run for a kernel; kernels that read the same are one function."""
+        made = kernel.routine.emit(self.module, kernel) if isinstance(kernel, RoutineKernel) else [self._own(kernel)]
+        for info in made:
+            self.scratch = dims.maximum(self.scratch, info.scratch_bytes)
+        self.infos += made
+        return made
+
+    def _own(self, kernel: LoopKernel | NestKernel) -> KernelInfo:
         symbols = sorted(kernel_symbols(kernel))
         storages = kernel_storages(kernel)
         own = Module()
@@ -92,17 +88,13 @@ class _Generator:
                 emit_loop_kernel(fn, kernel, self.target)
             case NestKernel():
                 emit_nest_kernel(fn, kernel)
-            case _:
-                raise AssertionError(f"no code for {kernel.name}")
         text = fn.text()
         name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
         self.kernel_texts.setdefault(name, text.replace("@KERNEL(", f"@{name}(", 1))
         for declared, line in own.declarations.items():
             self.module.declarations.setdefault(declared, line)
-        self.scratch = dims.maximum(self.scratch, fn.scratch_bytes)
-        info = KernelInfo(name, tuple(storages), tuple(symbols), fn.items, fn.work, fn.grain, fn.scratch_bytes)
-        self.infos[id(kernel)] = info
-        return info
+        slots = (*storages, *map(dims.symbol, symbols))
+        return KernelInfo(name, slots, fn.items, fn.work, fn.grain, fn.scratch_bytes)
 
 
 class Main:
@@ -117,6 +109,7 @@ class Main:
         self.symbols = {name: k for k, name in enumerate(program.symbols)}
         self.symbol_table = self.fn.alloca("i64", max(1, len(program.symbols)), 8)
         self.pointers: dict[Storage, V] = {}
+        self.constants: list[Storage] = []  # those that are used, in the order of their addresses in `io`
         self.slots = 0
         self.context = V("ptr", "%context")
 
@@ -153,13 +146,13 @@ class Main:
             slot = self.owner.arena.slot_of[storage]
             offset = fn.load("i64", fn.gep(self.plan, len(program.symbols) + slot, "i64"), 8)
             return fn.gep(self.arena, offset, "i8")
-        groups = (program.inputs, program.outputs, program.constants, program.variables)
-        start = 0
-        for group in groups:
-            if storage in group:
-                return fn.load("ptr", fn.gep(self.io, start + group.index(storage), "i64"), 8)
-            start += len(group)
-        raise AssertionError(f"unknown storage {storage}")
+        fixed = [*program.inputs, *program.outputs, *program.variables]
+        if storage.kind == "constant":
+            self.constants.append(storage)
+            number = len(fixed) + len(self.constants) - 1
+        else:
+            number = fixed.index(storage)
+        return fn.load("ptr", fn.gep(self.io, number, "i64"), 8)
 
     def sizes(self) -> Sizes:
         """Sizes as they are at this point of the run."""
@@ -171,20 +164,23 @@ class Main:
 
     # --- instructions ---------------------------------------------------------------------------------------------------
     def _launch(self, kernel: Kernel) -> None:
-        fn = self.fn
-        info = self.owner.kernel(kernel)
-        slots: list[V] = [self.pointer(s) for s in info.storages] + [self.symbol(s) for s in info.symbols]
+        for info in self.owner.kernels(kernel):
+            sizes = self.sizes()
+            slots = [self.pointer(s) if isinstance(s, Storage) else sizes(s) for s in info.slots]
+            slots += self._scratch(info)
+            self.slots = max(self.slots, len(slots))
+            for k, value in enumerate(slots):
+                self.fn.store(value, self.fn.gep(self.context, k, "i64"), 8)
+            self._run(info)
+
+    def _scratch(self, info: KernelInfo) -> list[V]:
+        """Address of the scratch memory, and its bytes per thread."""
         if isinstance(info.scratch_bytes, int) and info.scratch_bytes == 0:
-            slots += [V("ptr", "null"), i64(0)]
-        else:
-            program = self.owner.program
-            base = len(program.symbols) + len(self.owner.arena.sizes)
-            offset = fn.load("i64", fn.gep(self.plan, base, "i64"), 8)
-            slots += [fn.gep(self.arena, offset, "i8"), fn.load("i64", fn.gep(self.plan, base + 1, "i64"), 8)]
-        self.slots = max(self.slots, len(slots))
-        for k, value in enumerate(slots):
-            fn.store(value, fn.gep(self.context, k, "i64"), 8)
-        self._run(info)
+            return [V("ptr", "null"), i64(0)]
+        fn = self.fn
+        base = len(self.owner.program.symbols) + len(self.owner.arena.sizes)
+        offset = fn.load("i64", fn.gep(self.plan, base, "i64"), 8)
+        return [fn.gep(self.arena, offset, "i8"), fn.load("i64", fn.gep(self.plan, base + 1, "i64"), 8)]
 
     def _run(self, info: KernelInfo) -> None:
         fn, sizes = self.fn, self.sizes()

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from stitchwork.backends.cpu.conv_plan import ConvPlan, ConvSpec, pack_weights, plan_conv
+from numpy.typing import NDArray
+
+from stitchwork.backends.cpu.conv_plan import ConvPlan, ConvSpec, pack_direct, plan_direct
+from stitchwork.backends.cpu.depthwise import (
+    DepthwisePlan,
+    emit_depthwise,
+    is_depthwise,
+    pack_depthwise,
+    plan_depthwise,
+)
 from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i64
 from stitchwork.backends.cpu.microkernel import (
     SCALAR_BYTES,
@@ -33,13 +43,25 @@ from stitchwork.backends.cpu.routine import (
     unravel,
 )
 
-__all__ = ["ConvPlan", "ConvSpec", "emit_conv", "pack_weights", "plan_conv"]
+__all__ = ["ConvPlan", "ConvSpec", "DepthwisePlan", "emit_conv", "pack_weights", "plan_conv"]
 
 UNROLLED_STORE = 160
 """Instructions up to which a short reduction's store is written out per accumulator."""
 
 
-def emit_conv(module: Module, plan: ConvPlan, target: TargetLike, epilogue: Epilogue | None = None) -> Function:
+def plan_conv(spec: ConvSpec, target: TargetLike) -> ConvPlan | DepthwisePlan:
+    """Choose how a case is computed. Both plans have `name`, `items` and `scratch_bytes`."""
+    return plan_depthwise(spec, target) if is_depthwise(spec, target) else plan_direct(spec, target)
+
+
+def pack_weights(plan: ConvPlan | DepthwisePlan, weights: NDArray[Any]) -> NDArray[Any]:
+    """A filter [R, S, C / groups, K] in the order the plan's code reads it, aligned to 64 bytes."""
+    return pack_direct(plan, weights) if isinstance(plan, ConvPlan) else pack_depthwise(plan, weights)
+
+
+def emit_conv(
+    module: Module, plan: ConvPlan | DepthwisePlan, target: TargetLike, epilogue: Epilogue | None = None
+) -> Function:
     """Add the routine of a plan to the module, unless it is there already.
 
     The epilogue's indices are (n, row, column, channel). Callers must give a filter packed by `pack_weights` and an
@@ -47,6 +69,8 @@ def emit_conv(module: Module, plan: ConvPlan, target: TargetLike, epilogue: Epil
     """
     if plan.name in module.functions:
         return module.functions[plan.name]
+    if isinstance(plan, DepthwisePlan):
+        return emit_depthwise(module, plan, target, epilogue)
     return _Direct(module, plan, target, epilogue).emit()
 
 
@@ -232,7 +256,7 @@ class _Driver:
                 args += [fn.gep(y_at, column, spec.result_type), fn.sub(spec.group_filters, column)]
                 args += [n, fn.add(oh, i), fn.add(ow, j), fn.add(channel0, column)]
                 if plan.ahead:
-                    args.append(self._ahead(w, number, i, j))
+                    args.append(self._ahead(x_at, w, number, i, j))
                 fn.call(name, "void", args)
 
             if plan.all_panels and plan.panels > 1:
@@ -247,9 +271,12 @@ class _Driver:
 
         cover(fn, rows, ladder(extent[0], plan.tile_h), extent[0] is not None, line)
 
-    def _ahead(self, w: V, panel: V, i: V, j: V) -> V:
-        """Where the tile at pixel (i, j) of the block begins to bring in its share of the next panel."""
+    def _ahead(self, x: V, w: V, panel: V, i: V, j: V) -> V:
+        """Where a tile begins to ask for what is needed next (see `ConvPlan.ahead`)."""
         fn, plan, spec = self.fn, self.plan, self.spec
+        if plan.all_panels:
+            share = fn.mul(panel, spec.depth * plan.ahead)
+            return fn.gep(x, fn.add(share, plan.tile_w * spec.channels), spec.type)
         across = ceil_div(plan.block_w, plan.tile_w)
         number = fn.add(fn.mul(fn.sdiv(i, plan.tile_h), across), fn.sdiv(j, plan.tile_w))
         start = fn.mul(fn.add(panel, 1), spec.depth * plan.panel)

@@ -136,13 +136,16 @@ class ConvPlan:
 
     @property
     def ahead(self) -> int:
-        """Elements of the next panel that a tile asks for at each step of its own reduction; 0: none.
+        """Elements that a tile asks for at each step of its own reduction, before they are needed; 0: none.
 
-        Filters larger than the second-level cache are read from far memory once per block of pixels: the tiles of one
-        panel together bring in the next one.
+        They are of the next panel where items take one panel each: filters larger than the second-level cache are read
+        from far memory once per block of pixels, and the tiles of one panel together bring in the next. Where a 1x1
+        convolution takes all panels, it is the image that comes from far: the panels together bring in the next tile.
         """
+        if self.all_panels:
+            return ceil_div(self.tile_w, self.panels) if self.flat else 0
         tiles = ceil_div(self.block_h, self.tile_h) * ceil_div(self.block_w, self.tile_w)
-        return 0 if self.all_panels or tiles < 2 else ceil_div(self.panel, tiles)
+        return 0 if tiles < 2 else ceil_div(self.panel, tiles)
 
     @property
     def extent(self) -> tuple[Size, Size]:
@@ -180,8 +183,8 @@ class _Shape:
     cost: float
 
 
-def plan_conv(spec: ConvSpec, target: TargetLike) -> ConvPlan:
-    """Choose tile and blocks of a convolution."""
+def plan_direct(spec: ConvSpec, target: TargetLike) -> ConvPlan:
+    """Choose tile and blocks of a convolution that is not depthwise."""
     scalar = compute_type(spec.type)
     lanes = vector_lanes(target, scalar)
     rows, columns = known(spec.rows), known(spec.columns)
@@ -207,7 +210,7 @@ def plan_conv(spec: ConvSpec, target: TargetLike) -> ConvPlan:
     )
 
 
-def pack_weights(plan: ConvPlan, weights: NDArray[Any]) -> NDArray[Any]:
+def pack_direct(plan: ConvPlan, weights: NDArray[Any]) -> NDArray[Any]:
     """A filter [R, S, C / groups, K] in the order the plan's code reads it, aligned to 64 bytes."""
     return pack_filter(weights, plan.spec.groups, plan.panel)
 

@@ -6,6 +6,8 @@ storage, the value of every symbol, then the address of the scratch memory and i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stitchwork.backends.cpu.emitter import Place, Sizes
 from stitchwork.backends.cpu.llvm import Function, Module, V
 from stitchwork.backends.cpu.target import Target
@@ -13,6 +15,18 @@ from stitchwork.ir.dims import Size
 from stitchwork.loops.affine import row_major
 from stitchwork.loops.expr import Buffer
 from stitchwork.loops.kernel import Storage
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What `main` must know of a kernel's function."""
+
+    name: str
+    slots: tuple[Storage | Size, ...]
+    items: Size
+    work: Size
+    grain: int
+    scratch_bytes: Size
+
 
 PARAMS = [("ptr noalias nocapture readonly", "ctx"), ("i64", "lo"), ("i64", "hi"), ("i64", "tid")]
 

@@ -29,6 +29,9 @@ Form = Literal["panels", "strided", "columns"]
 """How B is read: packed panels; in place, rows contiguous; in place, columns contiguous (dot products)."""
 
 
+STACK_BYTES = 64 << 10
+"""Bytes of stack that a routine may take for one block of results."""
+
 FEW = 4
 """Rows or columns of a result up to which dot products along k beat packing."""
 
@@ -245,7 +248,8 @@ def _row_block(spec: MatmulSpec, tile: Tile, target: TargetLike, k_block: int | 
     m, n, k = known(spec.m), known(spec.n), known(spec.k)
     depth = max(1, k_block or 1024 if k is None else min(k, k_block or k))
     most = max(1, target.l2_bytes // 2 // (depth * SCALAR_BYTES[tile.scalar]) // tile.rows)
-    most = min(most, max(1, 512 // tile.rows))
+    # Accumulators of cut reductions wait on the stack.
+    most = min(most, max(1, STACK_BYTES // (tile.columns * SCALAR_BYTES[tile.scalar]) // tile.rows))
     if m is None:
         return tile.rows * min(most, 8)
     tiles = ceil_div(m, tile.rows)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i32, i64, vector
+from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i32, i64, lanes, vector
 from stitchwork.backends.cpu.routine import Epilogue, TargetLike, ceil_div, even_parts
+from stitchwork.backends.cpu.scalars import to_memory
+from stitchwork.ir.dtypes import bfloat16
 
 SCALAR_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat": 2}
 
@@ -109,6 +111,13 @@ def multiply_add(fn: Function, a: V, b: V, c: V) -> V:
     return fn.intrinsic("llvm.fmuladd", a.type, [a, b, c])
 
 
+def narrow(fn: Function, x: V, scalar: str) -> V:
+    """A computed value rounded to a storage type. For `bfloat` this gives its bits: few CPUs have the instruction."""
+    if scalar == "bfloat":
+        return to_memory(fn, x, bfloat16)
+    return fn.convert("fptrunc", x, vector(scalar, lanes(x.type)[1]))
+
+
 def _step(
     fn: Function,
     tile: Tile,
@@ -163,8 +172,7 @@ def accumulate(
     sets = min(4, ceil_div(8, len(acc)))
     if sets == 1 or as_i64(length).literal in (0, 1, 2, 3):
         return _reduce(fn, tile, rows, a, b_base, b, 0, length, acc, masks, ahead)
-    zero = V(tile.vector_type, "zeroinitializer")
-    start = acc + [zero] * (len(acc) * (sets - 1))
+    start = acc + zeros(tile) * (sets - 1)
     whole = fn.sub(length, fn.srem(length, sets))
     with fn.loop(0, whole, sets, carry=start) as loop:
         for s in range(sets):
@@ -200,7 +208,8 @@ def _reduce(
 
 
 def zeros(tile: Tile) -> list[V]:
-    return [V(tile.vector_type, "zeroinitializer")] * (tile.rows * tile.vectors)
+    """Accumulators before the first step."""
+    return [V(tile.vector_type, "zeroinitializer" if tile.lanes > 1 else "0.0")] * (tile.rows * tile.vectors)
 
 
 def load_tile(fn: Function, tile: Tile, buffer: V) -> list[V]:
@@ -284,8 +293,8 @@ class Output:
         if self.epilogue is not None:
             value = self.epilogue(fn, value, indices, lanes, mask)
         elif value.type != vector(self.type, lanes):
-            value = fn.convert("fptrunc", value, vector(self.type, lanes))
-        align = SCALAR_BYTES.get(self.type, 1)
+            value = narrow(fn, value, self.type)
+        align = SCALAR_BYTES[self.type] if self.type in SCALAR_BYTES else int(self.type[1:]) // 8
         if mask is None:
             fn.store(value, address, align)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stitchwork.backends.cpu.llvm import Function, Int, Module, V, i64, lanes, vector
-from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, vector_lanes
+from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, compute_type, vector_lanes
 from stitchwork.backends.cpu.routine import (
     Context,
     Count,
@@ -139,7 +139,7 @@ class _Packer:
         self.batch_strides = batch_steps(context, spec.batch, spec.batch_strides, fn.mul(self.rows, self.columns))
         self.panels = ceil_div_value(fn, self.columns, spec.panel)
         self.blocks = ceil_div_value(fn, self.rows, plan.row_block)
-        self.lanes, self.masked_ops = vector_lanes(target, spec.type), target.has_masked_ops
+        self.lanes, self.masked_ops = vector_lanes(target, compute_type(spec.type)), target.has_masked_ops
         self.align = SCALAR_BYTES[spec.type]
 
     def item(self, item: V) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from stitchwork.backends.cpu.llvm import Function, V, lanes, vector
 from stitchwork.ir.dtypes import DType, bfloat16, bool_, float8_e4m3, float8_e5m2, float16, float64, highest, lowest
 
-_HALVES = {float16: "half", bfloat16: "bfloat"}
+_HALVES = {float16: "half", bfloat16: "i16"}  # not LLVM's bfloat: CPUs without the instructions would need a library
 
 
 def memory_type(dtype: DType) -> str:
@@ -54,7 +54,10 @@ def from_memory(fn: Function, x: V, dtype: DType) -> V:
     target = vector(register_type(dtype), width)
     if dtype is bool_:
         return fn.icmp("ne", x, _zero(x.type))
-    if dtype in _HALVES:
+    if dtype is bfloat16:
+        wide = fn.binary("shl", fn.convert("zext", x, vector("i32", width)), _integer("i32", 16, width))
+        return fn.convert("bitcast", wide, target)
+    if dtype is float16:
         return fn.convert("fpext", x, target)
     if dtype is float8_e5m2:
         wide = fn.binary("shl", fn.convert("zext", x, vector("i16", width)), _integer("i16", 8, width))
@@ -71,8 +74,10 @@ def to_memory(fn: Function, x: V, dtype: DType) -> V:
     width = lanes(x.type)[1]
     if dtype is bool_:
         return fn.convert("zext", x, vector("i8", width))
-    if dtype in _HALVES:
-        return fn.convert("fptrunc", x, vector(_HALVES[dtype], width))
+    if dtype is bfloat16:
+        return _encode_bf16(fn, x, width)
+    if dtype is float16:
+        return fn.convert("fptrunc", x, vector("half", width))
     if dtype in (float8_e4m3, float8_e5m2):
         return _encode_f8(fn, x, dtype, width)
     return x
@@ -112,6 +117,17 @@ def _decode_e4m3(fn: Function, x: V, width: int) -> V:
     chosen = fn.select(is_nan, _float(float("nan"), width), scaled)
     signed = fn.binary("or", fn.convert("bitcast", chosen, vector("i32", width)), sign)
     return fn.convert("bitcast", signed, floats)
+
+
+def _encode_bf16(fn: Function, x: V, width: int) -> V:
+    """The upper half of the float, rounded to nearest even; a NaN stays one."""
+    ints = vector("i32", width)
+    bits = fn.convert("bitcast", x, ints)
+    odd = fn.binary("and", fn.binary("lshr", bits, _integer("i32", 16, width)), _integer("i32", 1, width))
+    rounded = fn.binary("add", fn.binary("add", bits, _integer("i32", 0x7FFF, width)), odd)
+    quiet = fn.binary("or", bits, _integer("i32", 0x400000, width))
+    chosen = fn.select(fn.fcmp("uno", x, x), quiet, rounded)
+    return fn.convert("trunc", fn.binary("lshr", chosen, _integer("i32", 16, width)), vector("i16", width))
 
 
 def _encode_f8(fn: Function, x: V, dtype: DType, width: int) -> V:

@@ -1,0 +1,536 @@
+"""Sorting, and the k largest or smallest elements.
+
+NaN counts as last, ascending or descending. Sorts are stable: equal elements keep their order. One primitive finds the
+order, `sorting_order`; everything else gathers by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from stitchwork.ir import dims
+from stitchwork.ir.dims import Dim, Size
+from stitchwork.ir.dtypes import int32, int64
+from stitchwork.ir.graph import Value
+from stitchwork.ir.types import TensorType
+from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, extent, minimum, where
+from stitchwork.ops._build import F
+from stitchwork.ops._contents import known, one_size
+from stitchwork.ops._op import (
+    Array,
+    Ints,
+    Op,
+    Operand,
+    Sample,
+    axis_index,
+    operand,
+    require_at_least,
+    require_equal,
+    sample,
+)
+from stitchwork.ops._regions import arange
+from stitchwork.ops._values import cotangent
+from stitchwork.ops.reduction import wide_array
+
+_RUN = 8  # elements sorted by insertion before merging; short runs beat merging passes
+_SELECT = 32  # up to so many first elements are kept in order while scanning, without sorting the rest
+
+
+class SortingOrder(Op, name="sorting_order", internal=True):
+    """Where the elements of the sorted tensor are along `axis`, int32: `count` of them, or all (-1).
+
+    The first of `keys` decides, the next where that is equal, and so on; then the position.
+    """
+
+    keys: Operand = operand("...", "real bool", same="", variadic=True)
+    axis: int = -1
+    descending: bool = False
+    count: Size = -1
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        if not types[0]:
+            raise cls().fail("no keys", expected="at least one")
+        return {**attrs, "axis": axis_index(cls.name, attrs.get("axis", -1), types[0][0].rank)}
+
+    def length(self, n: Size) -> Size:
+        """How many positions there are along the axis for a dim of n."""
+        return n if self.count == -1 else self.count
+
+    def infer(self, keys: tuple[TensorType, ...]) -> TensorType:
+        first = keys[0]
+        for key in keys[1:]:
+            if key.rank != first.rank or not all(
+                require_equal(self.name, a, b, "keys have one shape")
+                for a, b in zip(first.shape, key.shape, strict=True)
+            ):
+                raise self.fail("the keys differ in shape", expected=str(first), got=str(key))
+        n = first.shape[self.axis]
+        if not require_at_least(self.name, n - self.length(n), 0, "count <= elements"):
+            raise self.fail("fewer elements than asked for", expected=f"{n} or fewer", got=str(self.count))
+        return TensorType(int32, (*first.shape[: self.axis], self.length(n), *first.shape[self.axis + 1 :]))
+
+    def numpy(self, keys: Sequence[Array]) -> Array:
+        rows = [np.moveaxis(k, self.axis, -1) for k in keys]
+        order = np.broadcast_to(arange(rows[0].shape[-1]), rows[0].shape)
+        for row in reversed(rows):  # stable sorts by the last key first leave the first key to decide
+            found = _stable_order(np.take_along_axis(row, order, -1), self.descending)
+            order = np.take_along_axis(order, found, -1)
+        n = rows[0].shape[-1]
+        return np.moveaxis(order[..., : int(self.length(n))], -1, self.axis).astype(np.int32)
+
+    def loops(self, b: Any, outs: tuple[Buffer, ...], keys: tuple[Buffer, ...]) -> None:
+        (out,) = outs
+        n = keys[0].shape[self.axis]
+        others = [n for d, n in enumerate(keys[0].shape) if d != self.axis]
+        with b.nest(others, "parallel") as at:
+            rows = [_Row(k, at, self.axis) for k in keys]
+            sorter = _Sorter(b, rows, n, self.descending)
+            length = self.length(n)
+            few = isinstance(length, int) and length <= _SELECT and not (isinstance(n, int) and n <= length)
+            found, start = sorter.select(length) if few else sorter.sort()
+            with b.loop(length) as i:
+                index = (*at[: self.axis], i, *at[self.axis :])
+                b.store(out, index, cast(found[start + i], int32))
+
+    def permuted(self, permutation: Ints) -> Op:
+        return dataclasses.replace(self, axis=permutation.index(self.axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        nans = np.array([[3, np.nan, 1, 1, np.nan, -np.inf, 2, np.inf, -0.0, 0.0]], np.float32)
+        ties = np.array([3, 1, 3, 1, 2, 3, 1, 2, 2, 3, 1, 1, 3, 2, 2, 1, 3, 3, 1], np.int32)
+        for descending in (False, True):
+            yield Sample(([(3, 37)],), {"descending": descending}, grad=False)
+            yield Sample(([(20, 2)],), {"axis": 0, "descending": descending}, grad=False)
+            yield Sample(([nans],), {"descending": descending}, grad=False)
+            yield Sample(
+                ([ties, np.arange(19, dtype=np.float32)[::-1].copy()],), {"descending": descending}, grad=False
+            )
+            yield Sample(([(2, 40)],), {"descending": descending, "count": 5}, grad=False)
+            yield Sample(([nans],), {"descending": descending, "count": 9}, grad=False)
+        yield Sample(([(5,)],), {}, dtype="bool", grad=False)
+        yield Sample(([(2, 9)],), {}, dtype="u8", grad=False)
+        yield Sample(([(2, 9)],), {}, dtype="bf16", grad=False)
+        for n in (0, 1, 2, 8, 9, 16, 17):
+            yield Sample(([(n,)],), {}, grad=False)
+        yield Sample(([(3, 0)],), {"axis": 0}, grad=False)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "fewer elements than asked for", sample([(3,)], count=4)
+        yield "differ in shape", sample([(3,), (4,)])
+        yield "no keys", sample([])
+
+
+def _stable_order(rows: Array, descending: bool) -> Array:
+    """Stable order of the last axis, NaN last."""
+    wide = rows.astype(np.int8) if rows.dtype == np.bool_ else wide_array(rows)
+    nan = wide != wide
+    clean = np.where(nan, np.zeros((), wide.dtype), wide)
+    if descending:  # reversed twice, so that equal elements keep their order
+        order = clean.shape[-1] - 1 - np.flip(np.argsort(np.flip(clean, -1), axis=-1, kind="stable"), -1)
+    else:
+        order = np.argsort(clean, axis=-1, kind="stable")
+    last = np.argsort(np.take_along_axis(nan, order, -1), axis=-1, kind="stable")
+    return np.take_along_axis(order, last, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """One line of a key along the axis."""
+
+    buffer: Buffer
+    at: tuple[Axis, ...]
+    axis: int
+
+    def __getitem__(self, i: Expr) -> Expr:
+        return self.buffer[(*self.at[: self.axis], i, *self.at[self.axis :])]
+
+
+class _Sorter:
+    """Writes the loops that sort positions of one line by its keys."""
+
+    def __init__(self, b: Any, rows: list[_Row], n: Size, descending: bool) -> None:
+        self.b, self.rows, self.n, self.descending = b, rows, n, descending
+
+    def before(self, i: Expr, j: Expr) -> Expr:
+        """Whether position i belongs before position j by the keys; False where they are equal."""
+        less: Expr | None = None
+        for row in reversed(self.rows):
+            x, y = self.b.let(row[i], "x"), self.b.let(row[j], "y")
+            if x.dtype.kind == "b":
+                x, y = cast(x, int32), cast(y, int32)
+            here, there = (x > y, y > x) if self.descending else (x < y, y < x)
+            if x.dtype.is_float:
+                nan_x, nan_y = call("isnan", x), call("isnan", y)
+                here, there = here | (nan_y & ~nan_x), there | (nan_x & ~nan_y)
+            less = here if less is None else here | (~there & less)
+        assert less is not None
+        return less
+
+    def select(self, count: int) -> tuple[Buffer, Expr]:
+        """The first `count` positions in order, by insertion of each element that belongs among them."""
+        b = self.b
+        order = b.array(int64, (count + 1,), "order")
+        held = b.variable(0, int64, "held")
+        with b.loop(self.n) as i:
+            place = b.variable(held, int64, "place")
+            self._shift(order, place, i, extent(0))
+            with b.when(place < count):
+                b.store(order, (place,), i)
+                b.assign(held, minimum(held + 1, count))
+        return order, extent(0)
+
+    def _shift(self, order: Buffer, place: Any, i: Expr, low: Expr) -> None:
+        """Move the positions that belong after i one place up, from `place` down; `place` ends where i goes."""
+        b = self.b
+        going = b.variable(place > low, place_bool := (place > low).dtype, "going")
+        assert place_bool is going.dtype
+        with b.while_(going):
+            other = b.let(order[place - 1], "other")
+            earlier = b.let(self.before(i, other), "earlier")
+            b.assign(going, earlier)
+            with b.when(earlier):
+                b.store(order, (place,), other)
+                b.assign(place, place - 1)
+                b.assign(going, place > low)
+
+    def sort(self) -> tuple[Buffer, Expr]:
+        """All positions in order: a buffer and where in it they start."""
+        b, n = self.b, self.n
+        tiny = isinstance(n, int) and n <= _RUN
+        order = b.array(int64, (n if tiny else 2 * n,), "order")
+        size = extent(n)
+        with b.loop(dims.ceildiv(n, _RUN)) as run:
+            low = b.let(run * _RUN, "low")
+            with b.loop(minimum(low + _RUN, size), low) as i:
+                place = b.variable(i, int64, "place")
+                self._shift(order, place, i, low)
+                b.store(order, (place,), i)
+        if tiny:
+            return order, extent(0)
+        # Merge runs of doubling width from one half of the array into the other, and swap the halves.
+        source = b.variable(0, int64, "source")
+        width = b.variable(_RUN, int64, "width")
+        with b.while_(width < size):
+            target = b.let(size - source, "target")
+            pairs = (size + width * 2 - 1) // (width * 2)
+            with b.loop(b.let(pairs, "pairs")) as pair:
+                self._merge(order, source, target, pair * width * 2, width)
+            b.assign(source, target)
+            b.assign(width, width * 2)
+        return order, source
+
+    def _merge(self, order: Buffer, source: Expr, target: Expr, low: Expr, width: Expr) -> None:
+        b = self.b
+        size = extent(self.n)
+        left = b.variable(low, int64, "left")
+        middle = b.let(minimum(low + width, size), "middle")
+        right = b.variable(middle, int64, "right")
+        high = b.let(minimum(middle + width, size), "high")
+        with b.loop(high, b.let(low, "low")) as k:
+            take_right = b.variable(right < high, (right < high).dtype, "take_right")
+            with b.when(take_right & (left < middle)):
+                i, j = b.let(order[source + right], "i"), b.let(order[source + left], "j")
+                b.assign(take_right, self.before(i, j))
+            chosen = where(take_right, right, left)
+            b.store(order, (target + k,), order[source + chosen])
+            step = cast(take_right, int64)
+            b.assign(right, right + step)
+            b.assign(left, left + (const(1, int64) - step))
+
+
+# --- ops on top ---------------------------------------------------------------------------------------------------
+def _axis(op: type[Op], types: tuple[Any, ...], attrs: dict[str, Any]) -> int:
+    return axis_index(op.name, known(op.name, "axis", attrs.get("axis", -1)), types[0].rank)
+
+
+class Sort(Op, name="sort"):
+    """x sorted along `axis` (the last unless given), ascending or `descending`; NaN last either way."""
+
+    x: Operand = operand("...", "real bool")
+    axis: int = -1
+    descending: bool = False
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        return {**attrs, "axis": _axis(cls, types, attrs)}
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x
+
+    def numpy(self, x: Array) -> Array:
+        rows = np.moveaxis(x, self.axis, -1)
+        return np.moveaxis(np.take_along_axis(rows, _stable_order(rows, self.descending), -1), -1, self.axis)
+
+    def _order(self, x: Value) -> Value:
+        return F.sorting_order([x], axis=self.axis, descending=self.descending)
+
+    def decompose(self, x: Value) -> Value:
+        return F.gather_along_axis(x, self._order(x), axis=self.axis)
+
+    def vjp(self, ct: Value, x: Value) -> tuple[Value]:
+        return (F.scatter_along_axis(ct, self._order(x), shape=x.shape, axis=self.axis, mode="add"),)
+
+    def permuted(self, permutation: Ints) -> Op:
+        return dataclasses.replace(self, axis=permutation.index(self.axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield sample((3, 17))
+        yield sample((5, 3), axis=0, descending=True)
+        yield Sample((np.array([2, np.nan, 1, np.nan, 3], np.float32),), {"descending": True}, grad=False)
+        yield Sample(((4, 9),), {}, domain=(-100, 100), dtype="i8", grad=False)
+        yield Sample(((9,),), {}, dtype="bool", grad=False)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "`axis` is out of range", sample((3,), axis=1)
+        yield "`axis` is out of range", sample(())
+        yield "has dtype c64", Sample(((3,),), {}, dtype="c64")
+
+
+class ArgSort(Op, name="arg_sort", aliases=("argsort",)):
+    """Where the elements of the sorted x are along `axis`, int32. Stable; NaN last, ascending or `descending`."""
+
+    x: Operand = operand("...", "real bool")
+    axis: int = -1
+    descending: bool = False
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        return {**attrs, "axis": _axis(cls, types, attrs)}
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_dtype(int32)
+
+    def numpy(self, x: Array) -> Array:
+        rows = np.moveaxis(x, self.axis, -1)
+        return np.moveaxis(_stable_order(rows, self.descending), -1, self.axis).astype(np.int32)
+
+    def decompose(self, x: Value) -> Value:
+        return F.sorting_order([x], axis=self.axis, descending=self.descending)
+
+    def vjp(self, ct: Value, x: Value) -> tuple[None]:
+        return (None,)
+
+    def permuted(self, permutation: Ints) -> Op:
+        return dataclasses.replace(self, axis=permutation.index(self.axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(((3, 17),), {}, grad=False)
+        yield Sample(((5, 3),), {"axis": 0, "descending": True}, grad=False)
+        yield Sample((np.array([2, 1, 2, 1, 1, 2], np.int32),), {"descending": True}, grad=False)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "`axis` is out of range", sample((3,), axis=1)
+
+
+class SortTogether(Op, name="sort_together", internal=True):
+    """Tensors of one shape sorted along `axis` by the first `num_keys` of them; the others come along."""
+
+    xs: Operand = operand("...", "any", same="", variadic=True)
+    axis: int = -1
+    descending: bool = False
+    num_keys: int = 1
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        if not 1 <= attrs.get("num_keys", 1) <= len(types[0]):
+            raise cls().fail(
+                "`num_keys` is out of range", expected=f"1 to {len(types[0])}", got=str(attrs.get("num_keys", 1))
+            )
+        return {**attrs, "axis": axis_index(cls.name, attrs.get("axis", -1), types[0][0].rank)}
+
+    def _finder(self) -> SortingOrder:
+        return SortingOrder(axis=self.axis, descending=self.descending)
+
+    def infer(self, xs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self._finder().infer(xs)
+        return xs
+
+    def numpy(self, xs: Sequence[Array]) -> tuple[Array, ...]:
+        order = self._finder().numpy(xs[: self.num_keys]).astype(np.int64)
+        return tuple(np.take_along_axis(x, order, self.axis) for x in xs)
+
+    def _order(self, xs: tuple[Value, ...]) -> Value:
+        return F.sorting_order(list(xs[: self.num_keys]), axis=self.axis, descending=self.descending)
+
+    def decompose(self, xs: tuple[Value, ...]) -> tuple[Value, ...]:
+        order = self._order(xs)
+        return tuple(F.gather_along_axis(x, order, axis=self.axis) for x in xs)
+
+    def vjp(self, *args: Any) -> tuple[Value | None, ...]:
+        *cts, xs = args
+        order = self._order(xs)
+        return tuple(
+            None if ct is None or x.dtype.kind not in "fc"
+            else F.scatter_along_axis(ct, order, shape=x.shape, axis=self.axis)
+            for ct, x in zip(cts, xs, strict=True)
+        )  # fmt: skip
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(([(2, 9), (2, 9)],), {}, grad=False)
+        keys = np.array([3, 1, 3, 1, 2], np.int32), np.array([1, 2, 0, 1, 5], np.int32)
+        yield Sample(([*keys, (5,)],), {"num_keys": 2, "descending": True}, grad=False)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "`num_keys` is out of range", sample([(3,)], num_keys=2)
+
+
+class Extremes(Op):
+    """The k first elements of a sort along an axis, and where they are."""
+
+    k: Size
+    axis: int = -1
+    largest = True
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        axis = _axis(cls, types, attrs)
+        k = one_size(cls.name, "k", attrs["k"])
+        n = types[0].shape[axis]
+        if not (require_at_least(cls.name, k, 0, "k >= 0") and require_at_least(cls.name, n - k, 0, f"k <= x[{axis}]")):
+            raise cls(k=k).fail("`k` is out of range", expected=f"0 <= k <= {n}", got=str(k))
+        return {"axis": axis, "k": k}
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        values = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
+        return values, values.with_dtype(int32)
+
+    def numpy(self, x: Array) -> tuple[Array, Array]:
+        rows = np.moveaxis(x, self.axis, -1)
+        assert not isinstance(self.k, Dim)
+        order = _stable_order(rows, self.largest)[..., : self.k]
+        values = np.take_along_axis(rows, order, -1)
+        return np.moveaxis(values, -1, self.axis), np.moveaxis(order, -1, self.axis).astype(np.int32)
+
+    def order(self, x: Value) -> Value:
+        """Where the elements are."""
+        return F.sorting_order([x], axis=self.axis, descending=self.largest, count=self.k)
+
+    def decompose(self, x: Value) -> tuple[Value, Value]:
+        order = self.order(x)
+        return F.gather_along_axis(x, order, axis=self.axis), order
+
+    def vjp(self, ct: Value | None, of_indices: Value | None, x: Value) -> tuple[Value | None]:
+        if not x.dtype.is_float:
+            return (None,)
+        order = self.order(x)
+        given = cotangent(ct, x, order.shape, x.dtype)
+        return (F.scatter_along_axis(given, order, shape=x.shape, axis=self.axis),)
+
+    def permuted(self, permutation: Ints) -> Op:
+        return dataclasses.replace(self, axis=permutation.index(self.axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(((3, 17),), {"k": 3}, grad=False)
+        yield Sample(((5, 3),), {"k": 5, "axis": 0}, grad=False)
+        yield Sample(((2, 50),), {"k": 40}, grad=False)
+        yield Sample((np.array([1, np.nan, 3, 3, 2], np.float32),), {"k": 4}, grad=False)
+        yield Sample(((9,),), {"k": 0}, grad=False)
+        yield Sample(((40,),), {"k": 2}, domain=(-100, 100), dtype="i8", grad=False)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "`k` is out of range", sample((3,), k=4)
+        yield "`k` is out of range", sample((3,), k=-1)
+        yield "`axis` is out of range", sample((3,), k=1, axis=1)
+
+
+class TopK(Extremes, name="top_k"):
+    """The k largest elements along `axis` (the last unless given), largest first, and where they are, int32.
+
+    Of equal elements the first comes first; NaN counts as smallest.
+    """
+
+    x: Operand = operand("...", "real")
+
+
+class BottomK(Extremes, name="bottom_k"):
+    """The k smallest elements along `axis` (the last unless given), smallest first, and where they are, int32.
+
+    Of equal elements the first comes first; NaN counts as largest.
+    """
+
+    x: Operand = operand("...", "real")
+    largest = False
+
+
+class ExtremesGradient(Op):
+    """The gradient of the values of `top_k` or `bottom_k`."""
+
+    k: Size
+    axis: int = -1
+    largest = True
+
+    @classmethod
+    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+        axis = axis_index(cls.name, known(cls.name, "axis", attrs.get("axis", -1)), types[1].rank)
+        return {"axis": axis, "k": one_size(cls.name, "k", attrs["k"])}
+
+    def infer(self, gradient: TensorType, source: TensorType) -> TensorType:
+        wanted = (*source.shape[: self.axis], self.k, *source.shape[self.axis + 1 :])
+        if gradient.rank != source.rank or not all(
+            require_equal(self.name, a, b, f"gradient[{d}] is the result's size")
+            for d, (a, b) in enumerate(zip(gradient.shape, wanted, strict=True))
+        ):
+            raise self.fail(
+                "`gradient` does not have the shape of the values",
+                expected=str(gradient.with_shape(wanted)),
+                got=str(gradient),
+            )
+        return gradient.with_shape(source.shape)
+
+    def numpy(self, gradient: Array, source: Array) -> Array:
+        rows = np.moveaxis(source, self.axis, -1)
+        made = np.zeros(rows.shape, gradient.dtype)
+        order = _stable_order(rows, self.largest)[..., : gradient.shape[self.axis]]
+        np.put_along_axis(made, order, np.moveaxis(gradient, self.axis, -1), -1)
+        return np.moveaxis(made, -1, self.axis)
+
+    def _order(self, source: Value) -> Value:
+        return F.sorting_order([source], axis=self.axis, descending=self.largest, count=self.k)
+
+    def decompose(self, gradient: Value, source: Value) -> Value:
+        return F.scatter_along_axis(gradient, self._order(source), shape=source.shape, axis=self.axis)
+
+    def vjp(self, ct: Value, gradient: Value, source: Value) -> tuple[Value, None]:
+        return F.gather_along_axis(ct, self._order(source), axis=self.axis), None
+
+    def permuted(self, permutation: Ints) -> Op:
+        return dataclasses.replace(self, axis=permutation.index(self.axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield sample((3, 4), (3, 9), k=4)
+        yield sample((2, 3), (5, 3), k=2, axis=0)
+
+    @classmethod
+    def rejects(cls) -> Iterator[tuple[str, Sample]]:
+        yield "does not have the shape of the values", sample((3, 4), (3, 9), k=3)
+
+
+class TopKGradient(ExtremesGradient, name="top_k_gradient"):
+    """The gradient of the values of `top_k`: `gradient` at the k largest elements of `source`, 0 elsewhere."""
+
+    gradient: Operand = operand("...", "float")
+    source: Operand = operand("...", "real", same="S")
+
+
+class BottomKGradient(ExtremesGradient, name="bottom_k_gradient"):
+    """The gradient of the values of `bottom_k`: `gradient` at the k smallest elements of `source`, 0 elsewhere."""
+
+    gradient: Operand = operand("...", "float")
+    source: Operand = operand("...", "real", same="S")
+    largest = False
