@@ -208,6 +208,18 @@ def _fma(a: Array, b: Array, c: Array) -> Any:
     """a * b + c rounded once: float32 through float64, float64 by the error terms of the product and the sum."""
     if a.dtype == np.float32:
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    tiny = (np.abs(a * b) < 1e-250) & (np.abs(c) < 1e-150)  # the error terms would be subnormal: compute on larger ones
+    if not np.any(tiny):
+        return _fma_of_normal(a, b, c)
+    up, down = 2.0**400, 2.0**-400
+    a_up, b_up = (
+        np.where(tiny & smaller, v * up, v) for v, smaller in ((a, np.abs(a) < np.abs(b)), (b, np.abs(a) >= np.abs(b)))
+    )
+    made = _fma_of_normal(a_up, b_up, np.where(tiny, c * up, c))
+    return np.where(tiny, made * down, made)
+
+
+def _fma_of_normal(a: Array, b: Array, c: Array) -> Any:
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -215,7 +227,7 @@ def _fma(a: Array, b: Array, c: Array) -> Any:
     part = total - product
     rest = (product - (total - part)) + (c - part)
     better = total + (error + rest)
-    return np.where(np.isfinite(better) & (np.abs(product) > 1e-290), better, total)
+    return np.where(np.isfinite(better) & np.isfinite(error) & (better != 0), better, total)
 
 
 def _halves(a: Array) -> tuple[Array, Array]:

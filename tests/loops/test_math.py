@@ -184,6 +184,8 @@ def test_exact_functions(fn: str, dtype: DType) -> None:
     made = run(fn, *arrays)
     with np.errstate(all="ignore"):
         expected = scalar_functions.call(fn, arrays, dtype, dtypes.as_dtype(made.dtype))
+        if fn == "floordiv" and dtype is dtypes.float32:  # NumPy's is sometimes off by one in float32
+            expected = np.floor_divide(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
     made, expected = made.astype(np.float64), expected.astype(np.float64)
     if fn == "floordiv":  # NumPy's own rounds differently beyond the whole numbers that the format has
         with np.errstate(all="ignore"):

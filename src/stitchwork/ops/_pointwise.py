@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, cast as as_type
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,11 +54,11 @@ class Elementwise(Pointwise):
     domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     smooth: ClassVar[bool] = True
 
-    def wide(self, *args: Any) -> Any:
+    def wide(self, *args: Any, **kwargs: Any) -> Any:
         """The result from arrays of wide dtypes."""
         raise TypeError(f"{self.name} has no `wide` rule")
 
-    def element(self, *args: Any) -> Expr:
+    def element(self, *args: Any, **kwargs: Any) -> Expr:
         """The result from expressions of wide dtypes."""
         raise TypeError(f"{self.name} has no `element` rule")
 
@@ -148,7 +148,8 @@ def combined(
     arrays = [as_objects(c, t) for c, t in zip(contents, types, strict=True)]
     if any(a is None for a in arrays):
         return None
-    made = np.asarray(as_type("Any", np.frompyfunc(fn, len(arrays), 1))(*arrays), dtype=object)
+    function: Any = np.frompyfunc(fn, len(arrays), 1)
+    made = np.asarray(function(*arrays), dtype=object)
     if all(_fits(x, result) for x in made.flat):
         return as_content(made)
     return None

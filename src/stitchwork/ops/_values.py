@@ -56,8 +56,3 @@ def spread(reduced: Value, shape: tuple[Size, ...], axes: Ints, keepdims: bool) 
 def indicator(condition: Value, dtype: DType) -> Value:
     """1 where a bool tensor holds, else 0."""
     return F.cast(condition, dtype=dtype)
-
-
-def cotangent(ct: Value | None, like: Value, shape: tuple[Size, ...], dtype: DType) -> Value:
-    """The cotangent of one of several results, zeros where that result was not used."""
-    return filled(like, shape, dtype=dtype) if ct is None else ct

@@ -174,14 +174,17 @@ _QUICK = 1.702
 class Gelu(Unary, name="gelu"):
     """x * P(X <= x) for a standard normal X: x * erfc(-x / sqrt(2)) / 2 (Hendrycks and Gimpel, arXiv:1606.08415).
 
-    `approximate`: "none"; "tanh" for x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); "sigmoid" for x * sigmoid(1.702 x).
+    `approximate`: "none"; "tanh" for x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); "sigmoid" for
+    x * sigmoid(1.702 x).
     """
 
     approximate: str = "none"
 
     def infer(self, *types: Any) -> Any:
         if self.approximate not in ("none", "tanh", "sigmoid"):
-            raise self.fail("`approximate` is unknown", expected='"none", "tanh" or "sigmoid"', got=repr(self.approximate))
+            raise self.fail(
+                "`approximate` is unknown", expected='"none", "tanh" or "sigmoid"', got=repr(self.approximate)
+            )
         return super().infer(*types)
 
     def wide(self, x: Array) -> Any:

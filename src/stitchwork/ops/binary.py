@@ -250,7 +250,10 @@ class RealBinary(NumberBinary):
 
 
 class FloorDivide(RealBinary, name="floor_divide", operator="floordiv"):
-    """The largest whole number not above a / b, in the operands' dtype, broadcast, as Python's `//`. Integers by 0 give 0."""
+    """The largest whole number not above a / b, in the operands' dtype, broadcast, as Python's `//`.
+
+    Integers by 0 give 0.
+    """
 
     domain = (0.3, 3.0)
 

@@ -1,4 +1,4 @@
-"""Operations on the bits of integers (two's complement). Not, and, or and xor take bools too, as Python's operators do."""
+"""Operations on the bits of integers (two's complement). Not, and, or, xor take bools too, as Python's operators do."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ class BitwiseLeftShift(Shift, name="bitwise_left_shift", aliases=("left_shift",)
 
 
 class BitwiseRightShift(Shift, name="bitwise_right_shift", aliases=("right_shift",), operator="rshift"):
-    """a shifted right by b bits, broadcast. Signed integers keep their sign (-1 or 0 where b is negative or at least the
-    width), unsigned ones take in zeros."""
+    """a shifted right by b bits, broadcast. Signed integers keep their sign (-1 or 0 where b is negative or at least
+    the width), unsigned ones take in zeros."""
 
     def wide(self, a: Array, b: Array) -> Any:
         last = a.dtype.itemsize * 8 - 1

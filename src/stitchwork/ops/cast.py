@@ -78,13 +78,31 @@ class Cast(Pointwise, name="cast", aliases=("astype",)):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((3, 4), dtype="f64")
-        yield sample((), dtype="c64")
+        yield sample((), dtype="c128")
         yield sample((0,), dtype="f64")
-        yield Sample(((3, 4),), {"dtype": "f32"}, dtype="c64")
+        yield Sample(((3, 4),), {"dtype": "f64"}, dtype="c64")
         yield Sample(((3, 4),), {"dtype": "c128"}, dtype="c64")
         yield Sample((_pointwise.SPECIAL,), {"dtype": "bool"}, grad=False)
         yield Sample((_pointwise.SPECIAL,), {"dtype": "bf16"}, grad=False)
-        names = ("bool", "i4", "i8", "i16", "i32", "i64", "u4", "u8", "u32", "u64", "f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", "c64")
+        names = (
+            "bool",
+            "i4",
+            "i8",
+            "i16",
+            "i32",
+            "i64",
+            "u4",
+            "u8",
+            "u32",
+            "u64",
+            "f8e4m3",
+            "f8e5m2",
+            "f16",
+            "bf16",
+            "f32",
+            "f64",
+            "c64",
+        )
         for source in names:
             for target in names:
                 yield Sample(((5,),), {"dtype": target}, (0.0, 7.0), source, grad=False)
@@ -103,8 +121,8 @@ class Cast(Pointwise, name="cast", aliases=("astype",)):
 class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
     """The bits of x read as `dtype`: shape [..., n] becomes [..., n * bytes of x's dtype / bytes of `dtype`].
 
-    Parts of an element lie in the order of memory, lowest first, as in NumPy's `view` on little-endian machines. A tensor
-    of rank 0 keeps its width. 4-bit integers read as each other only; bool cannot be read into. There is no gradient.
+    Parts of an element lie in the order of memory, lowest first, as in NumPy's `view` on little-endian machines. A
+    tensor of rank 0 keeps its width. 4-bit integers read as each other only; bool cannot be read into. No gradient.
     """
 
     x: Operand = operand("...", "any")
@@ -119,11 +137,15 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
             raise self.fail(f"the bits of {x.dtype} cannot be read as {self.dtype}", got=str(x))
         scaled = x.dtype.bits != self.dtype.bits or x.dtype.is_complex != self.dtype.is_complex
         if scaled and not x.rank:
-            raise self.fail("`x` has no last dim to scale", expected="rank 1 or more, or a real dtype of the same width", got=str(x))
+            raise self.fail(
+                "`x` has no last dim to scale", expected="rank 1 or more, or a real dtype of the same width", got=str(x)
+            )
         if not x.rank:
             return x.with_dtype(self.dtype)
         size: Size = x.shape[-1] * x.dtype.itemsize
-        if not require_equal(self.name, dims.mod(size, self.dtype.itemsize), 0, f"bytes of a row of x by those of {self.dtype}"):
+        if not require_equal(
+            self.name, dims.mod(size, self.dtype.itemsize), 0, f"bytes of a row of x by those of {self.dtype}"
+        ):
             raise self.fail(f"the last dim of `x` does not fill whole elements of {self.dtype}", got=str(x))
         return TensorType(self.dtype, (*x.shape[:-1], dims.floordiv(size, self.dtype.itemsize)))
 

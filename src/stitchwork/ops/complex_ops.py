@@ -136,7 +136,7 @@ class PlanarTensor(Op, name="planar_tensor"):
 
 
 class FromPlanar(Op, name="from_planar"):
-    """Real [..., 2n] to complex [..., n], the first half of the last dim being real parts: inverse of `planar_tensor`."""
+    """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as of `planar_tensor`."""
 
     x: Operand = operand("... n", "f32 f64")
 

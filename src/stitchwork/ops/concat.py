@@ -29,7 +29,6 @@ from stitchwork.ops._op import (
     sample,
 )
 from stitchwork.ops._regions import Shape
-from stitchwork.ops._values import cotangent
 from stitchwork.ops.slicing import fill_of
 
 
@@ -110,7 +109,7 @@ class Concat(Op, name="concat", aliases=("concatenate",)):
         index[self.axis] = position
         return x.at(*index, boundary="constant", fill=fill_of(x.dtype, 0))
 
-    def vjp(self, ct: Value, xs: tuple[Value, ...]) -> tuple[Value, ...]:
+    def vjp(self, ct: Value, xs: tuple[Value, ...]) -> tuple[tuple[Value, ...]]:
         a = self.axis
         shapes = self._shapes([x.shape for x in xs])
         parts: list[Value] = []
@@ -122,7 +121,7 @@ class Concat(Op, name="concat", aliases=("concatenate",)):
             strides[a] = len(xs) if self.interleave else 1
             parts.append(F.strided_slice(ct, starts=first, sizes=s, strides=strides))
             start = start + s[a]
-        return tuple(parts)
+        return (tuple(parts),)
 
     def permuted(self, permutation: Ints) -> Op:
         return dataclasses.replace(self, axis=permutation.index(self.axis))
@@ -188,10 +187,10 @@ class Stack(Op, name="stack"):
             rows.append(F.reshape(x, shape=(*whole[: self.axis], 1, *whole[self.axis :])))
         return F.concat(rows, axis=self.axis)
 
-    def vjp(self, ct: Value, xs: tuple[Value, ...]) -> tuple[Value, ...]:
+    def vjp(self, ct: Value, xs: tuple[Value, ...]) -> tuple[tuple[Value, ...]]:
         rest = (*ct.shape[: self.axis], *ct.shape[self.axis + 1 :])
         parts = (F.slice_dim(ct, axis=self.axis, start=k, length=1) for k in range(len(xs)))
-        return tuple(F.reshape(p, shape=rest) for p in parts)
+        return (tuple(F.reshape(p, shape=rest) for p in parts),)
 
     def shape_value(self, types: tuple[Any, ...], *contents: Content) -> Content:
         return moved(self, types, contents)
@@ -240,11 +239,8 @@ class Splitting(Op):
         ones = (1,) * x.rank
         return tuple(F.strided_slice(x, starts=a, sizes=n, strides=ones) for a, n in self._parts(x.shape))
 
-    def vjp(self, *args: Value | None) -> tuple[Value]:
-        *cts, x = args
-        assert x is not None
-        parts = [cotangent(ct, x, n, x.dtype) for ct, (_, n) in zip(cts, self._parts(x.shape), strict=True)]
-        return (F.concat(parts, axis=self.axis),)
+    def vjp(self, cts: tuple[Value, ...] | Value, x: Value) -> tuple[Value]:
+        return (F.concat(list(cts) if isinstance(cts, tuple) else [cts], axis=self.axis),)
 
 
 class Split(Splitting, name="split"):

@@ -29,7 +29,7 @@ class Logical(Elementwise):
     def result_dtype(self, *dtypes_: DType) -> DType:
         return dtypes.bool_
 
-    def logic(self, *args: Any) -> Any:
+    def logic(self, *args: Any, **kwargs: Any) -> Any:
         """The result from bools: expressions or Python's, which share & | ^."""
         raise TypeError(f"{self.name} has no `logic` rule")
 

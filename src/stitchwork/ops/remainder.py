@@ -129,7 +129,7 @@ class Maximum(Extreme, name="maximum", aliases=("fmax",)):
 
 
 class MinimumNanPropagation(Extreme, name="minimum_nan_propagation"):
-    """The smaller of a and b, broadcast; NaN where either is NaN. Integers and bools, which the original refuses, too."""
+    """The smaller of a and b, broadcast; NaN where either is NaN. Also for integers and bools, which the original refuses."""
 
     def wide(self, a: Array, b: Array) -> Any:
         return np.minimum(a, b)
@@ -142,7 +142,7 @@ class MinimumNanPropagation(Extreme, name="minimum_nan_propagation"):
 
 
 class MaximumNanPropagation(Extreme, name="maximum_nan_propagation"):
-    """The larger of a and b, broadcast; NaN where either is NaN. Integers and bools, which the original refuses, too."""
+    """The larger of a and b, broadcast; NaN where either is NaN. Also for integers and bools, which the original refuses."""
 
     def wide(self, a: Array, b: Array) -> Any:
         return np.maximum(a, b)
@@ -156,7 +156,7 @@ class MaximumNanPropagation(Extreme, name="maximum_nan_propagation"):
 
 # --- floats -----------------------------------------------------------------------------------------------------------
 class ArcTangent2(Binary, name="atan2", aliases=("arctan2",)):
-    """The angle of the point (x = b, y = a) in [-pi, pi], broadcast: the inverse tangent of a / b in the right quadrant."""
+    """The angle of the point (x = b, y = a) in [-pi, pi], broadcast: atan(a / b) in the right quadrant."""
 
     domain = (0.3, 2.0)
 

@@ -35,7 +35,8 @@ class Select(Pointwise, name="select", aliases=("where",)):
     def numpy(self, predicate: Array, on_true: Array, on_false: Array) -> Array:
         return np.where(predicate != 0, on_true, on_false)
 
-    def scalar(self, predicate: Expr, on_true: Expr, on_false: Expr) -> Expr:
+    def scalar(self, *args: Expr) -> Expr:
+        predicate, on_true, on_false = args
         return where(truth(cast(predicate, wide_dtype(predicate.dtype))), on_true, on_false)
 
     def vjp(self, ct: Value, predicate: Value, on_true: Value, on_false: Value) -> tuple[None, Value, Value]:
@@ -66,8 +67,8 @@ class Select(Pointwise, name="select", aliases=("where",)):
 class Clamp(Pointwise, name="clamp", aliases=("clip",)):
     """x limited to [min_value, max_value]: min(max(x, min_value), max_value), all broadcast; NaN stays NaN.
 
-    A limit that is left out does not limit; where min_value > max_value the result is max_value. At a limit the gradient
-    goes to x.
+    A limit that is left out does not limit; where min_value > max_value the result is max_value. At a limit the
+    gradient goes to x.
     """
 
     promotes = True
@@ -111,7 +112,11 @@ class Clamp(Pointwise, name="clamp", aliases=("clip",)):
         made = contents[0]
         for type_, content, pick in zip(types[1:], contents[1:], (dims.maximum, dims.minimum), strict=True):
             if type_ is not None:
-                made = combined((types[0], type_), (made, content), types[0].dtype, pick) if type_.rank <= types[0].rank else None
+                made = (
+                    combined((types[0], type_), (made, content), types[0].dtype, pick)
+                    if type_.rank <= types[0].rank
+                    else None
+                )
         return made
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sorting, and the k largest or smallest elements.
+"""Sorting.
 
 NaN counts as last, ascending or descending. Sorts are stable: equal elements keep their order. One primitive finds the
 order, `sorting_order`; everything else gathers by it.
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from stitchwork.ir import dims
-from stitchwork.ir.dims import Dim, Size
+from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import int32, int64
 from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, extent, minimum, where
 from stitchwork.ops._build import F
-from stitchwork.ops._contents import known, one_size
+from stitchwork.ops._contents import known
 from stitchwork.ops._op import (
     Array,
     Ints,
@@ -33,7 +33,6 @@ from stitchwork.ops._op import (
     sample,
 )
 from stitchwork.ops._regions import arange
-from stitchwork.ops._values import cotangent
 from stitchwork.ops.reduction import wide_array
 
 _RUN = 8  # elements sorted by insertion before merging; short runs beat merging passes
@@ -78,7 +77,7 @@ class SortingOrder(Op, name="sorting_order", internal=True):
         rows = [np.moveaxis(k, self.axis, -1) for k in keys]
         order = np.broadcast_to(arange(rows[0].shape[-1]), rows[0].shape)
         for row in reversed(rows):  # stable sorts by the last key first leave the first key to decide
-            found = _stable_order(np.take_along_axis(row, order, -1), self.descending)
+            found = stable_order(np.take_along_axis(row, order, -1), self.descending)
             order = np.take_along_axis(order, found, -1)
         n = rows[0].shape[-1]
         return np.moveaxis(order[..., : int(self.length(n))], -1, self.axis).astype(np.int32)
@@ -91,8 +90,10 @@ class SortingOrder(Op, name="sorting_order", internal=True):
             rows = [_Row(k, at, self.axis) for k in keys]
             sorter = _Sorter(b, rows, n, self.descending)
             length = self.length(n)
-            few = isinstance(length, int) and length <= _SELECT and not (isinstance(n, int) and n <= length)
-            found, start = sorter.select(length) if few else sorter.sort()
+            if isinstance(length, int) and length <= _SELECT and length != n:
+                found, start = sorter.select(length)
+            else:
+                found, start = sorter.sort()
             with b.loop(length) as i:
                 index = (*at[: self.axis], i, *at[self.axis :])
                 b.store(out, index, cast(found[start + i], int32))
@@ -127,7 +128,7 @@ class SortingOrder(Op, name="sorting_order", internal=True):
         yield "no keys", sample([])
 
 
-def _stable_order(rows: Array, descending: bool) -> Array:
+def stable_order(rows: Array, descending: bool) -> Array:
     """Stable order of the last axis, NaN last."""
     wide = rows.astype(np.int8) if rows.dtype == np.bool_ else wide_array(rows)
     nan = wide != wide
@@ -189,8 +190,7 @@ class _Sorter:
     def _shift(self, order: Buffer, place: Any, i: Expr, low: Expr) -> None:
         """Move the positions that belong after i one place up, from `place` down; `place` ends where i goes."""
         b = self.b
-        going = b.variable(place > low, place_bool := (place > low).dtype, "going")
-        assert place_bool is going.dtype
+        going = b.let(place > low, "going")
         with b.while_(going):
             other = b.let(order[place - 1], "other")
             earlier = b.let(self.before(i, other), "earlier")
@@ -234,7 +234,7 @@ class _Sorter:
         right = b.variable(middle, int64, "right")
         high = b.let(minimum(middle + width, size), "high")
         with b.loop(high, b.let(low, "low")) as k:
-            take_right = b.variable(right < high, (right < high).dtype, "take_right")
+            take_right = b.let(right < high, "take_right")
             with b.when(take_right & (left < middle)):
                 i, j = b.let(order[source + right], "i"), b.let(order[source + left], "j")
                 b.assign(take_right, self.before(i, j))
@@ -246,7 +246,7 @@ class _Sorter:
 
 
 # --- ops on top ---------------------------------------------------------------------------------------------------
-def _axis(op: type[Op], types: tuple[Any, ...], attrs: dict[str, Any]) -> int:
+def sort_axis(op: type[Op], types: tuple[Any, ...], attrs: dict[str, Any]) -> int:
     return axis_index(op.name, known(op.name, "axis", attrs.get("axis", -1)), types[0].rank)
 
 
@@ -259,14 +259,14 @@ class Sort(Op, name="sort"):
 
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        return {**attrs, "axis": _axis(cls, types, attrs)}
+        return {**attrs, "axis": sort_axis(cls, types, attrs)}
 
     def infer(self, x: TensorType) -> TensorType:
         return x
 
     def numpy(self, x: Array) -> Array:
         rows = np.moveaxis(x, self.axis, -1)
-        return np.moveaxis(np.take_along_axis(rows, _stable_order(rows, self.descending), -1), -1, self.axis)
+        return np.moveaxis(np.take_along_axis(rows, stable_order(rows, self.descending), -1), -1, self.axis)
 
     def _order(self, x: Value) -> Value:
         return F.sorting_order([x], axis=self.axis, descending=self.descending)
@@ -304,14 +304,14 @@ class ArgSort(Op, name="arg_sort", aliases=("argsort",)):
 
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        return {**attrs, "axis": _axis(cls, types, attrs)}
+        return {**attrs, "axis": sort_axis(cls, types, attrs)}
 
     def infer(self, x: TensorType) -> TensorType:
         return x.with_dtype(int32)
 
     def numpy(self, x: Array) -> Array:
         rows = np.moveaxis(x, self.axis, -1)
-        return np.moveaxis(_stable_order(rows, self.descending), -1, self.axis).astype(np.int32)
+        return np.moveaxis(stable_order(rows, self.descending), -1, self.axis).astype(np.int32)
 
     def decompose(self, x: Value) -> Value:
         return F.sorting_order([x], axis=self.axis, descending=self.descending)
@@ -367,14 +367,14 @@ class SortTogether(Op, name="sort_together", internal=True):
         order = self._order(xs)
         return tuple(F.gather_along_axis(x, order, axis=self.axis) for x in xs)
 
-    def vjp(self, *args: Any) -> tuple[Value | None, ...]:
-        *cts, xs = args
+    def vjp(self, cts: tuple[Value, ...] | Value, xs: tuple[Value, ...]) -> tuple[tuple[Value | None, ...]]:
         order = self._order(xs)
-        return tuple(
-            None if ct is None or x.dtype.kind not in "fc"
-            else F.scatter_along_axis(ct, order, shape=x.shape, axis=self.axis)
-            for ct, x in zip(cts, xs, strict=True)
-        )  # fmt: skip
+        many = cts if isinstance(cts, tuple) else (cts,)
+
+        def pulled(ct: Value, x: Value) -> Value | None:
+            return F.scatter_along_axis(ct, order, shape=x.shape, axis=self.axis) if x.dtype.kind in "fc" else None
+
+        return (tuple(map(pulled, many, xs)),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -385,152 +385,3 @@ class SortTogether(Op, name="sort_together", internal=True):
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
         yield "`num_keys` is out of range", sample([(3,)], num_keys=2)
-
-
-class Extremes(Op):
-    """The k first elements of a sort along an axis, and where they are."""
-
-    k: Size
-    axis: int = -1
-    largest = True
-
-    @classmethod
-    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        axis = _axis(cls, types, attrs)
-        k = one_size(cls.name, "k", attrs["k"])
-        n = types[0].shape[axis]
-        if not (require_at_least(cls.name, k, 0, "k >= 0") and require_at_least(cls.name, n - k, 0, f"k <= x[{axis}]")):
-            raise cls(k=k).fail("`k` is out of range", expected=f"0 <= k <= {n}", got=str(k))
-        return {"axis": axis, "k": k}
-
-    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        values = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
-        return values, values.with_dtype(int32)
-
-    def numpy(self, x: Array) -> tuple[Array, Array]:
-        rows = np.moveaxis(x, self.axis, -1)
-        assert not isinstance(self.k, Dim)
-        order = _stable_order(rows, self.largest)[..., : self.k]
-        values = np.take_along_axis(rows, order, -1)
-        return np.moveaxis(values, -1, self.axis), np.moveaxis(order, -1, self.axis).astype(np.int32)
-
-    def order(self, x: Value) -> Value:
-        """Where the elements are."""
-        return F.sorting_order([x], axis=self.axis, descending=self.largest, count=self.k)
-
-    def decompose(self, x: Value) -> tuple[Value, Value]:
-        order = self.order(x)
-        return F.gather_along_axis(x, order, axis=self.axis), order
-
-    def vjp(self, ct: Value | None, of_indices: Value | None, x: Value) -> tuple[Value | None]:
-        if not x.dtype.is_float:
-            return (None,)
-        order = self.order(x)
-        given = cotangent(ct, x, order.shape, x.dtype)
-        return (F.scatter_along_axis(given, order, shape=x.shape, axis=self.axis),)
-
-    def permuted(self, permutation: Ints) -> Op:
-        return dataclasses.replace(self, axis=permutation.index(self.axis))
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        yield Sample(((3, 17),), {"k": 3}, grad=False)
-        yield Sample(((5, 3),), {"k": 5, "axis": 0}, grad=False)
-        yield Sample(((2, 50),), {"k": 40}, grad=False)
-        yield Sample((np.array([1, np.nan, 3, 3, 2], np.float32),), {"k": 4}, grad=False)
-        yield Sample(((9,),), {"k": 0}, grad=False)
-        yield Sample(((40,),), {"k": 2}, domain=(-100, 100), dtype="i8", grad=False)
-
-    @classmethod
-    def rejects(cls) -> Iterator[tuple[str, Sample]]:
-        yield "`k` is out of range", sample((3,), k=4)
-        yield "`k` is out of range", sample((3,), k=-1)
-        yield "`axis` is out of range", sample((3,), k=1, axis=1)
-
-
-class TopK(Extremes, name="top_k"):
-    """The k largest elements along `axis` (the last unless given), largest first, and where they are, int32.
-
-    Of equal elements the first comes first; NaN counts as smallest.
-    """
-
-    x: Operand = operand("...", "real")
-
-
-class BottomK(Extremes, name="bottom_k"):
-    """The k smallest elements along `axis` (the last unless given), smallest first, and where they are, int32.
-
-    Of equal elements the first comes first; NaN counts as largest.
-    """
-
-    x: Operand = operand("...", "real")
-    largest = False
-
-
-class ExtremesGradient(Op):
-    """The gradient of the values of `top_k` or `bottom_k`."""
-
-    k: Size
-    axis: int = -1
-    largest = True
-
-    @classmethod
-    def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        axis = axis_index(cls.name, known(cls.name, "axis", attrs.get("axis", -1)), types[1].rank)
-        return {"axis": axis, "k": one_size(cls.name, "k", attrs["k"])}
-
-    def infer(self, gradient: TensorType, source: TensorType) -> TensorType:
-        wanted = (*source.shape[: self.axis], self.k, *source.shape[self.axis + 1 :])
-        if gradient.rank != source.rank or not all(
-            require_equal(self.name, a, b, f"gradient[{d}] is the result's size")
-            for d, (a, b) in enumerate(zip(gradient.shape, wanted, strict=True))
-        ):
-            raise self.fail(
-                "`gradient` does not have the shape of the values",
-                expected=str(gradient.with_shape(wanted)),
-                got=str(gradient),
-            )
-        return gradient.with_shape(source.shape)
-
-    def numpy(self, gradient: Array, source: Array) -> Array:
-        rows = np.moveaxis(source, self.axis, -1)
-        made = np.zeros(rows.shape, gradient.dtype)
-        order = _stable_order(rows, self.largest)[..., : gradient.shape[self.axis]]
-        np.put_along_axis(made, order, np.moveaxis(gradient, self.axis, -1), -1)
-        return np.moveaxis(made, -1, self.axis)
-
-    def _order(self, source: Value) -> Value:
-        return F.sorting_order([source], axis=self.axis, descending=self.largest, count=self.k)
-
-    def decompose(self, gradient: Value, source: Value) -> Value:
-        return F.scatter_along_axis(gradient, self._order(source), shape=source.shape, axis=self.axis)
-
-    def vjp(self, ct: Value, gradient: Value, source: Value) -> tuple[Value, None]:
-        return F.gather_along_axis(ct, self._order(source), axis=self.axis), None
-
-    def permuted(self, permutation: Ints) -> Op:
-        return dataclasses.replace(self, axis=permutation.index(self.axis))
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        yield sample((3, 4), (3, 9), k=4)
-        yield sample((2, 3), (5, 3), k=2, axis=0)
-
-    @classmethod
-    def rejects(cls) -> Iterator[tuple[str, Sample]]:
-        yield "does not have the shape of the values", sample((3, 4), (3, 9), k=3)
-
-
-class TopKGradient(ExtremesGradient, name="top_k_gradient"):
-    """The gradient of the values of `top_k`: `gradient` at the k largest elements of `source`, 0 elsewhere."""
-
-    gradient: Operand = operand("...", "float")
-    source: Operand = operand("...", "real", same="S")
-
-
-class BottomKGradient(ExtremesGradient, name="bottom_k_gradient"):
-    """The gradient of the values of `bottom_k`: `gradient` at the k smallest elements of `source`, 0 elsewhere."""
-
-    gradient: Operand = operand("...", "float")
-    source: Operand = operand("...", "real", same="S")
-    largest = False

@@ -207,10 +207,10 @@ class Digamma(Unary, name="digamma"):
 
 
 class Polygamma(Unary, name="polygamma"):
-    """The derivative of order `order` of digamma, `order` >= 0; NaN at 0, -1, -2, ... and infinite arguments' limits.
+    """The derivative of order `order` of digamma, 0 <= `order` <= 30; NaN at 0, -1, -2, ...
 
-    Formula: shifted upward by recurrence, then the asymptotic series (Abramowitz and Stegun 6.4.6 and 6.4.11); below 1/2
-    the reflection formula 6.4.7.
+    Formula: shifted upward by recurrence, then the asymptotic series (Abramowitz and Stegun 6.4.6 and 6.4.11); below
+    1/2 the reflection formula 6.4.7.
     """
 
     order: int

@@ -32,7 +32,11 @@ class Unbroadcast(Op, name="unbroadcast", internal=True):
     def numpy(self, gradient: Array, like: Array) -> Array:
         added = gradient.ndim - like.ndim
         stretched = (added + d for d, n in enumerate(like.shape) if n == 1)
-        wide = gradient.astype(np.float32) if gradient.dtype.kind not in "iufc" or gradient.dtype == np.float16 else gradient
+        wide = (
+            gradient.astype(np.float32)
+            if gradient.dtype.kind not in "iufc" or gradient.dtype == np.float16
+            else gradient
+        )
         made = np.sum(wide, axis=(*range(added), *stretched), dtype=wide.dtype)
         return made.reshape(like.shape).astype(gradient.dtype)
 

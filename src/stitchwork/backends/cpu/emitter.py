@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.llvm import Function, V, i64, lanes, mangle, vector
@@ -12,7 +13,7 @@ from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.dtypes import int64
 from stitchwork.loops.affine import Affine, affine
-from stitchwork.loops.expr import Axis, Bitcast, Buffer, Call, Cast, Const, Expr, Extent, Load, Reduce, children, walk
+from stitchwork.loops.expr import Axis, Bitcast, Buffer, Call, Cast, Const, Expr, Extent, Load, Reduce, children
 from stitchwork.loops.nest import Local
 
 UNROLLED = 32  # a reduction over this many static positions is written out
@@ -84,7 +85,7 @@ class Emitter:
         self.reduce_lanes = 1  # lanes along the last axis of reductions, where there is no vector axis
         self.masks = False  # whether tails use masks
         self.registers: dict[Buffer, V] = {}  # buffers that stand for a value in a register, whatever the index
-        self._layers: list[tuple[frozenset[Axis], dict[Expr, V]]] = [(frozenset(), {})]
+        self._layers: list[tuple[frozenset[Axis], dict[Any, Any]]] = [(frozenset(), {})]
         self._depends: dict[Expr, frozenset[Axis]] = {}
 
     # --- scopes -------------------------------------------------------------------------------------------------------
@@ -93,21 +94,17 @@ class Emitter:
         """Emit along `axis` with this many lanes."""
         before = self.vector, self.width, self.mask, self.inside
         self.vector, self.width, self.mask, self.inside = (axis if width > 1 else None), width, mask, inside
-        with self.scope():
+        with self.scope(*([axis] if axis is not None else [])):
             yield
         self.vector, self.width, self.mask, self.inside = before
 
     @contextmanager
-    def scope(self, *axes: Axis, fresh: bool = True) -> Iterator[None]:
-        """A region of code in which `axes` have values of their own; with `fresh` nothing emitted outside is reused."""
-        if fresh:
-            outer, self._layers = self._layers, [(frozenset(axes), {})]
-            yield
-            self._layers = outer
-        else:
-            self._layers.append((frozenset(axes), {}))
-            yield
-            self._layers.pop()
+    def scope(self, *axes: Axis) -> Iterator[None]:
+        """A region of code in which `axes` take values of their own. What was emitted before is reused inside where it does not
+        vary with them; what is emitted inside is forgotten at the end."""
+        self._layers.append((frozenset(axes), {}))
+        yield
+        self._layers.pop()
 
     def depends(self, e: Expr) -> frozenset[Axis]:
         """The axes an expression's value varies with."""
@@ -119,22 +116,46 @@ class Emitter:
             self._depends[e] = found
         return found
 
-    def _memo(self, e: Expr) -> dict[Expr, V]:
-        needs = self.depends(e)
-        for axes, memo in reversed(self._layers[1:]):
+    def _known(self, key: Any, needs: frozenset[Axis]) -> Any:
+        """What was emitted for a key and still holds here, or None."""
+        for axes, memo in reversed(self._layers):
+            if key in memo:
+                return memo[key]
             if axes & needs:
-                return memo
-        return self._layers[0][1]
+                return None
+        return None
+
+    def hoist(self, body: Expr, axes: frozenset[Axis]) -> None:
+        """Emit, here, every part of `body` that does not vary with `axes`: before the loops over them, that is."""
+        seen: set[Expr] = set()
+
+        def go(x: Expr, axes: frozenset[Axis]) -> None:
+            if x in seen or isinstance(x, Const | Axis | Local | Extent):
+                return
+            seen.add(x)
+            if not self.depends(x) & axes:
+                self.emit(x)
+                return
+            if isinstance(x, Load) and x.boundary and x.buffer not in self.registers:
+                for index, n in zip(x.index, x.buffer.shape, strict=True):
+                    if not self.depends(index) & axes:
+                        form = affine(index)
+                        if form is None or self._may_leave(x, form, n):
+                            self._mapped(x.boundary, index, n)
+            inner = axes | frozenset(x.axes) if isinstance(x, Reduce) else axes
+            for c in children(x):
+                go(c, inner)
+
+        go(body, axes)
 
     # --- expressions ----------------------------------------------------------------------------------------------------
     def emit(self, e: Expr) -> V:
         """The value of an expression in register form: a scalar, or a vector where it varies along the vector axis."""
-        memo = self._memo(e)
-        found = memo.get(e)
+        if isinstance(e, Local):
+            return self._emit(e)
+        found = self._known(e, self.depends(e))
         if found is None:
-            found = self._emit(e)
-            if not isinstance(e, Local):
-                memo[e] = found
+            found = self._layers[-1][1][e] = self._emit(e)
         return found
 
     def _emit(self, e: Expr) -> V:
@@ -201,9 +222,10 @@ class Emitter:
             if form is not None and not self._may_leave(e, form, n):
                 known = known + form.scaled(stride)
                 continue
-            position = self.emit(index)
-            if e.boundary:
-                position, own, odd = self._bring_inside(e.boundary, position, self.sizes(n))
+            if not e.boundary:
+                position = self.emit(index)
+            else:
+                position, own, odd = self._mapped(e.boundary, index, n)
                 condition = own if condition is None else self._both(condition, own) if own is not None else condition
                 flip = odd if flip is None else self._xor(flip, odd) if odd is not None else flip
             step = self.level([position, self.sizes(stride)])
@@ -238,32 +260,45 @@ class Emitter:
     def _xor(self, a: V, b: V) -> V:
         return self.fn.binary("xor", *self.level([a, b]))
 
-    def _bring_inside(self, mode: str, i: V, n: V) -> tuple[V, V | None, V | None]:
+    def _mapped(self, mode: str, index: Expr, n: Size) -> tuple[V, V | None, V | None]:
         """An index mapped into [0, n) by a boundary mode; whether it was inside (constant); whether to negate."""
+        key = (mode, index, n)
+        found = self._known(key, self.depends(index))
+        if found is None:
+            i, size = self.level([self.emit(index), self.sizes(n)])
+            found = self._layers[-1][1][key] = self._bring_inside(mode, i, size)
+        return found
+
+    def _bring_inside(self, mode: str, i: V, n: V) -> tuple[V, V | None, V | None]:
         fn = self.fn
-        i, n = self.level([i, n])
         zero, one = self._like(i, 0), self._like(i, 1)
         if mode == "constant":
             inside = fn.icmp("ult", i, n)
             return fn.select(inside, i, zero), inside, None
-        last = fn.intrinsic("llvm.smax", i.type, [fn.binary("sub", n, one), zero])
+        last = self._index("max", self._index("sub", n, one), zero)
         if mode == "clamp":
-            low = fn.intrinsic("llvm.smin", i.type, [i, last])
-            return fn.intrinsic("llvm.smax", i.type, [low, zero]), None, None
+            return self._index("max", self._index("min", i, last), zero), None, None
         if mode in ("reflect", "symmetric"):
             extra = 0 if mode == "reflect" else 2
-            period = fn.binary("add", fn.binary("add", last, last), self._like(i, extra))
-            period = fn.intrinsic("llvm.smax", i.type, [period, one])
+            period = self._index("add", self._index("add", last, last), self._like(i, extra))
+            period = self._index("max", period, one)
             position = scalars.call(fn, "mod", int64, [i, period])
-            mirrored = fn.binary("sub", fn.binary("sub", period, position), self._like(i, extra // 2))
-            return fn.intrinsic("llvm.smin", i.type, [position, mirrored]), None, None
-        size = fn.intrinsic("llvm.smax", i.type, [n, one])
+            mirrored = self._index("sub", self._index("sub", period, position), self._like(i, extra // 2))
+            return self._index("min", position, mirrored), None, None
+        size = self._index("max", n, one)
         position = scalars.call(fn, "mod", int64, [i, size])
         if mode == "periodic":
             return position, None, None
         wraps = scalars.call(fn, "floordiv", int64, [i, size])
         odd = fn.icmp("ne", fn.binary("and", wraps, one), zero)
         return position, None, odd
+
+    def _index(self, name: str, a: V, b: V) -> V:
+        """Index arithmetic, folded on literals."""
+        fn = self.fn
+        if a.type == "i64":
+            return {"add": fn.add, "sub": fn.sub, "min": fn.minimum, "max": fn.maximum}[name](a, b)
+        return scalars.call(fn, name, int64, [a, b])
 
     def _like(self, x: V, value: int) -> V:
         return scalars.literal(value, int64, lanes(x.type)[1])
@@ -302,8 +337,8 @@ class Emitter:
         if self.vector is None and self.reduce_lanes > 1:
             return self._lane_reduce(e)
         state = [self.widen(v) for v in self._start(e)]
-        self._hoist(e.body, frozenset(e.axes))
-        with self.scope(*e.axes, fresh=False):
+        self.hoist(e.body, frozenset(e.axes))
+        with self.scope(*e.axes):
             done = self._loops(e, list(e.axes), state, None)
         return self._finish(e, done)
 
@@ -311,8 +346,8 @@ class Emitter:
         """A reduction with lanes along its last axis; the lanes are merged at the end."""
         width = self.reduce_lanes
         start = [self.fn.splat(v, width) for v in self._start(e)] + ([] if self.masks else self._start(e))
-        self._hoist(e.body, frozenset(e.axes))
-        with self.scope(*e.axes, fresh=False):
+        self.hoist(e.body, frozenset(e.axes))
+        with self.scope(*e.axes):
             done = self._lane_loops(e, list(e.axes), start, None)
         count = len(self._start(e))
         merged = self._merge_lanes(e, done[:count], width)
@@ -330,8 +365,8 @@ class Emitter:
         with self.fn.loop(0, self.sizes(axis.extent), carry=state) as loop:
             self.axes[axis] = loop.index
             inner = None if outer is None else self.fn.add(outer, loop.index)
-            self._hoist(e.body, frozenset(rest))
-            with self.scope(*rest, fresh=False):
+            self.hoist(e.body, frozenset(rest))
+            with self.scope(*rest):
                 loop.following = self._lane_loops(e, rest, loop.carried, inner)
         return loop.results
 
@@ -354,7 +389,7 @@ class Emitter:
             return loop.results
         with fn.loop(whole, n, carry=single) as loop:
             self.axes[axis] = loop.index
-            with self.scope(axis, fresh=False):
+            with self.scope(axis):
                 loop.following = self.step(e, loop.carried, None if outer is None else fn.add(outer, loop.index))
         return vectors + loop.results
 
@@ -367,7 +402,7 @@ class Emitter:
         position = None
         if outer is not None:
             position = fn.add(fn.splat(fn.add(outer, index), self.width), fn.iota(self.width))
-        with self.scope(axis, fresh=False):
+        with self.scope(axis):
             following = self.step(e, state, position)
         self.vector, self.width, self.mask = None, 1, None
         return following
@@ -416,33 +451,16 @@ class Emitter:
         if not axes:
             return self.step(e, state, position)
         axis, rest = axes[0], axes[1:]
-        self._hoist(e.body, frozenset(axes))
+        self.hoist(e.body, frozenset(axes))
         with self.fn.loop(0, self.sizes(axis.extent), carry=state) as loop:
             self.axes[axis] = loop.index
             inner = None
             if e.kind.startswith("arg"):
                 outer = i64(0) if position is None else self.fn.mul(position, self.sizes(axis.extent))
                 inner = self.fn.add(outer, loop.index)
-            with self.scope(axis, *rest, fresh=False):
+            with self.scope(axis, *rest):
                 loop.following = self._loops(e, rest, loop.carried, inner)
         return loop.results
-
-    def _hoist(self, body: Expr, axes: frozenset[Axis]) -> None:
-        """Emit what does not change inside the coming loops before them: its values can then be used there and after."""
-        seen: set[Expr] = set()
-
-        def go(x: Expr) -> None:
-            if x in seen or isinstance(x, Const | Reduce):
-                return
-            seen.add(x)
-            if not self.depends(x) & axes:
-                if not isinstance(x, Axis) and not _has_reduce(x):
-                    self.emit(x)
-                return
-            for c in children(x):
-                go(c)
-
-        go(body)
 
     def step(self, e: Reduce, state: list[V], position: V | None) -> list[V]:
         """The state after one more element (or one more per lane)."""
@@ -462,11 +480,11 @@ class Emitter:
 
     def _unrolled(self, e: Reduce) -> V:
         """All positions written out; adding starts from the first element rather than from zero."""
-        self._hoist(e.body, frozenset(e.axes))
+        self.hoist(e.body, frozenset(e.axes))
         state = [self.widen(v) if e.kind.startswith("arg") else v for v in self._start(e)]
         first = True
         for number, position in enumerate(positions([a.extent for a in e.axes])):
-            with self.scope(*e.axes, fresh=False):
+            with self.scope(*e.axes):
                 for axis, p in zip(e.axes, position, strict=True):
                     self.axes[axis] = i64(p)
                 if first and not e.kind.startswith("arg"):
@@ -491,10 +509,6 @@ def _half(fn: Function, x: V, width: int, part: int) -> V:
     indices = ", ".join(f"i32 {k + part * half}" for k in range(half))
     scalar = lanes(x.type)[0]
     return fn.emit(vector(scalar, half), f"shufflevector {x}, {x.type} poison, <{half} x i32> <{indices}>")
-
-
-def _has_reduce(e: Expr) -> bool:
-    return any(isinstance(x, Reduce) for x in walk(e))
 
 
 def positions(sizes: list[Size]) -> Iterator[tuple[int, ...]]:

@@ -159,10 +159,11 @@ class StageEmission:
                 self._store(self.em.emit(self.stage.value), None)
             return
         axis, (low, high) = axes[0], bounds[0]
+        self.em.hoist(self.stage.value, frozenset(axes))
         if axis is vector:
             self._along(axis, low, high, width)
             return
-        with self.fn.fn.loop(low, high) as loop:
+        with self.fn.fn.loop(low, high) as loop, self.em.scope(axis):
             self.em.axes[axis] = loop.index
             self._nest(axes[1:], bounds[1:], vector, width)
 
@@ -211,7 +212,7 @@ class StageEmission:
     def _scalars(self, axis: Axis, low: V, high: V) -> None:
         with self.fn.fn.loop(low, high) as loop:
             self.em.axes[axis] = loop.index
-            with self.em.lanes(None, 1):
+            with self.em.lanes(axis, 1):
                 self._store(self.em.emit(self.stage.value), None)
 
     def _vectors(self, axis: Axis, low: V, high: V, width: int) -> None:

@@ -1,0 +1,145 @@
+"""Reading ONNX files: the protobuf message, its tensors and their element types."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto
+
+from stitchwork.errors import PackageError, UnsupportedError
+from stitchwork.ir import dtypes
+from stitchwork.ir.dtypes import DType
+from stitchwork.ir.graph import Array
+
+_DTYPES: dict[int, DType] = {
+    TensorProto.FLOAT: dtypes.float32,
+    TensorProto.UINT8: dtypes.uint8,
+    TensorProto.INT8: dtypes.int8,
+    TensorProto.UINT16: dtypes.uint16,
+    TensorProto.INT16: dtypes.int16,
+    TensorProto.INT32: dtypes.int32,
+    TensorProto.INT64: dtypes.int64,
+    TensorProto.BOOL: dtypes.bool_,
+    TensorProto.FLOAT16: dtypes.float16,
+    TensorProto.DOUBLE: dtypes.float64,
+    TensorProto.UINT32: dtypes.uint32,
+    TensorProto.UINT64: dtypes.uint64,
+    TensorProto.COMPLEX64: dtypes.complex64,
+    TensorProto.COMPLEX128: dtypes.complex128,
+    TensorProto.BFLOAT16: dtypes.bfloat16,
+    TensorProto.FLOAT8E4M3FN: dtypes.float8_e4m3,
+    TensorProto.FLOAT8E5M2: dtypes.float8_e5m2,
+    TensorProto.UINT4: dtypes.uint4,
+    TensorProto.INT4: dtypes.int4,
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+def dtype_of(code: int, what: str) -> DType:
+    """The dtype for ONNX's code of an element type. Raises UnsupportedError for one that there is no dtype for."""
+    found = _DTYPES.get(code)
+    if found is None:
+        names = {number: name for name, number in TensorProto.DataType.items()}
+        raise UnsupportedError(what, "an element type that there is no dtype for", expected=", ".join(map(str, _CODES)),
+                               got=names.get(code, f"code {code}"))
+    return found
+
+
+def code_of(dtype: DType) -> int:
+    """ONNX's code of a dtype."""
+    return _CODES[dtype]
+
+
+def read_model(source: Any) -> tuple[ModelProto, Path | None]:
+    """The message, and the folder that external data may lie in (None for a model that is not a file).
+
+    Raises PackageError for what is no ONNX model.
+    """
+    if isinstance(source, ModelProto):
+        return source, None
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), "the bytes"), None
+    path = _path_of(source)
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise PackageError("onnx", f"`{path}` cannot be read", got=str(e)) from None
+    return _parse(content, f"`{path}`"), path.resolve().parent
+
+
+def _path_of(source: Any) -> Path:
+    try:
+        return Path(source)
+    except TypeError:
+        raise PackageError("onnx", "not a model", expected="a path, bytes or an onnx.ModelProto",
+                           got=type(source).__name__) from None
+
+
+def _parse(content: bytes, what: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(content)
+    except (DecodeError, ValueError) as e:
+        raise PackageError("onnx", f"{what} is not an ONNX model", got=str(e), hint="the file may be damaged or cut off") from None
+    if not model.graph.node and not model.graph.output:
+        raise PackageError("onnx", f"{what} holds no graph", expected="a model with nodes and outputs")
+    return model
+
+
+class Tensors:
+    """Turns tensor messages into arrays; those in other files are mapped, not read."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def array(self, tensor: TensorProto) -> Array:
+        """The tensor as an array. Raises PackageError for a damaged one, UnsupportedError for its element type."""
+        what = f"tensor `{tensor.name}`"
+        dtype = dtype_of(tensor.data_type, what)
+        if any(n < 0 for n in tensor.dims):
+            raise PackageError(what, "a size is negative", got=str(list(tensor.dims)))
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return self._external(tensor, dtype, what)
+        try:
+            made = onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, OverflowError) as e:
+            raise PackageError(what, "its data does not fit its shape", expected=f"{dtype}{list(tensor.dims)}", got=str(e)) from None
+        return np.asarray(made).astype(dtype.numpy, copy=False)
+
+    def _external(self, tensor: TensorProto, dtype: DType, what: str) -> Array:
+        entries = {e.key: e.value for e in tensor.external_data}
+        file = self._external_file(entries.get("location", ""), what)
+        shape = tuple(tensor.dims)
+        count = int(np.prod(shape, dtype=object))
+        if dtype.bits < 8:
+            raise UnsupportedError(what, "packed 4-bit data in another file", got=str(dtype))
+        size = count * dtype.itemsize
+        try:
+            offset = int(entries.get("offset", "0"))
+            length = int(entries.get("length", str(size)))
+        except ValueError as e:
+            raise PackageError(what, "offset or length of its data is not a number", got=str(e)) from None
+        room = os.stat(file).st_size
+        if length != size or offset < 0 or offset + size > room:
+            raise PackageError(what, "its data does not lie inside its file", expected=f"{size} bytes of {room}",
+                               got=f"offset {offset}, length {length}")
+        if not size:
+            return np.empty(shape, dtype.numpy)
+        return np.memmap(file, np.uint8, "r", offset, (size,)).view(dtype.numpy).reshape(shape)
+
+    def _external_file(self, location: str, what: str) -> Path:
+        if self.folder is None:
+            raise PackageError(what, "its data is in another file", hint="give the model's path instead of its content")
+        folder = self.folder.resolve()
+        file = (folder / location).resolve()
+        if not location or not file.is_relative_to(folder):
+            raise PackageError(what, "its data is outside the model's folder", expected=f"a file in {folder}", got=repr(location))
+        if not file.is_file():
+            raise PackageError(what, "the file with its data is missing", expected=str(file))
+        return file
