@@ -95,7 +95,7 @@ def fits() -> Iterator[Fit]:
         lambda r: off_zero(r) ** 2 / mp.expm1(off_zero(r)),
         -half_ln2,
         half_ln2,
-        {"single": 6, "double": 11},
+        {"single": 5, "double": 11},
         "expm1(r) = r + r**2 P(r), |r| <= log(2)/2",
     )
     yield Fit(
@@ -151,6 +151,14 @@ def fits() -> Iterator[Fit]:
     )
     yield Fit(
         "ATAN", *odd(mp.atan), mp.mpf(0), mp.mpf(1), {"single": 9, "double": 19}, "atan(x) = x + x**3 P(x**2), |x| <= 1"
+    )
+    yield Fit(
+        "TANH",
+        *odd(mp.tanh),
+        mp.mpf(0),
+        mp.mpf(0.55) ** 2,
+        {"single": 4, "double": 11},
+        "tanh(x) = x + x**3 P(x**2), |x| <= 0.55",
     )
     yield Fit(
         "SINH", *odd(mp.sinh), mp.mpf(0), mp.mpf(1), {"double": 7, "medium": 4}, "sinh(x) = x + x**3 P(x**2), |x| <= 1"

@@ -3,8 +3,11 @@
 from typing import Any
 
 from stitchwork import errors as errors
+from stitchwork.api.function import Function as Function
+from stitchwork.api.function import function as function
 from stitchwork.api.graph import Graph as Graph
 from stitchwork.api.variable import Variable as Variable
+from stitchwork.autodiff import gradients as gradients
 from stitchwork.ir.dtypes import bfloat16 as bfloat16
 from stitchwork.ir.dtypes import bool_ as bool_
 from stitchwork.ir.dtypes import complex64 as complex64
@@ -26,6 +29,9 @@ from stitchwork.ir.dtypes import uint32 as uint32
 from stitchwork.ir.dtypes import uint64 as uint64
 from stitchwork.ir.graph import Value as Tensor  # noqa: F401
 from stitchwork.ops import FUNCTIONS as _FUNCTIONS
+from stitchwork.ops.control_flow import for_loop as for_loop
+from stitchwork.ops.control_flow import if_else as if_else
+from stitchwork.ops.control_flow import while_loop as while_loop
 from stitchwork.runtime.executable import Executable as Executable
 from stitchwork.runtime.options import CompileOptions as CompileOptions
 from stitchwork.runtime.tensor_data import TensorData as TensorData

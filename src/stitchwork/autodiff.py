@@ -10,7 +10,7 @@ iteration: an augmented copy of the loop saves those that are needed, and a seco
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.dtypes import int64
 from stitchwork.ir.graph import Block, Module, Operation, Value, VariableState
+from stitchwork.ir.regions import copy_operations, drop_dead, effects, used, variable_of
 from stitchwork.ir.types import TOKEN, TensorType, Type
 from stitchwork.ops._build import F, constant
 from stitchwork.ops._op import building
@@ -32,7 +33,7 @@ from stitchwork.ops.memory import StopGradient
 Key = Value | str
 
 
-def gradients(primary: Value, wrt: Sequence[Value | VariableState], seed: Any = None) -> list[Value]:
+def gradients(primary: Value, wrt: Sequence[Any], seed: Any = None) -> list[Value]:
     """Gradients of `primary` with respect to each of `wrt`, as new operations of the same graph.
 
     primary: a float or complex tensor; one with more than one element needs a `seed`.
@@ -40,10 +41,10 @@ def gradients(primary: Value, wrt: Sequence[Value | VariableState], seed: Any = 
         `primary` does not depend on gets zeros.
     seed: the cotangent of `primary`, of a shape that broadcasts to its shape; 1 by default.
 
-    Returns one tensor for each of `wrt`, of its shape and dtype. For complex tensors, that is the direction of steepest
-    ascent dL/dRe + i dL/dIm for a real L. Reads of variables are where a gradient ends: it does not go on into a
-    tensor assigned to the variable before. Raises GraphError for operands that do not fit, OpError for an op
-    without a gradient.
+    Returns one tensor for each of `wrt`, of its shape and dtype. The gradient g of a real L pairs with a change as
+    dL = sum(Re(g * dx)): for complex tensors it is dL/dRe - i dL/dIm, as in JAX. Reads of variables are where a
+    gradient ends: it does not go on into a tensor assigned to the variable before. Raises GraphError for operands that
+    do not fit, OpError for an op without a gradient.
     """
     module = primary.module
     with building(module):
@@ -60,14 +61,15 @@ def gradients(primary: Value, wrt: Sequence[Value | VariableState], seed: Any = 
         return [walk.some(cotangents.sum(k), k) for k in keys]
 
 
-def _key(position: int, x: Value | VariableState, module: Module) -> Key:
+def _key(position: int, x: Any, module: Module) -> Key:
     label = f"wrt[{position}]"
-    if isinstance(x, VariableState):
-        if module.variables.get(x.name) is not x:
-            raise GraphError("gradients", f"`{label}` is a variable of another graph", got=x.name)
-        _require_differentiable(label, x)
-        return x.name
-    if not isinstance(cast("Any", x), Value):
+    state = getattr(x, "state", None)
+    if isinstance(state, VariableState):
+        if module.variables.get(state.name) is not state:
+            raise GraphError("gradients", f"`{label}` is a variable of another graph", got=state.name)
+        _require_differentiable(label, state)
+        return state.name
+    if not isinstance(x, Value):
         raise GraphError(
             "gradients", f"`{label}` is no tensor of the graph", expected="tensors or variables", got=repr(x)
         )
@@ -151,7 +153,7 @@ class _Backward:
         if isinstance(op, StopGradient) or op.effect == "write":
             return ()
         if op.effect == "read":
-            return results if _variable(operation) in self.active else ()
+            return results if variable_of(operation) in self.active else ()
         if isinstance(op, IfElse):
             for region in operation.regions:
                 self.mark(region.operations)
@@ -159,8 +161,8 @@ class _Backward:
             return [r for r, *inner in pairs if any(v in self.active for v in inner)]
         if isinstance(op, ForLoop):
             return self._dependent_carried(operation)
-        used = [*operation.operands, *(k for r in operation.regions for k in _uses(r))]
-        return results if any(k in self.active for k in used) else ()
+        needed = [*operation.operands, *(k for r in operation.regions for k in used(r))]
+        return results if any(k in self.active for k in needed) else ()
 
     def _dependent_carried(self, loop: Operation) -> Sequence[Value]:
         (body,) = loop.regions
@@ -185,7 +187,7 @@ class _Backward:
         op = operation.op
         if op.effect == "read":
             assert given[0] is not None
-            cotangents.add(_variable(operation), given[0])
+            cotangents.add(variable_of(operation), given[0])
         elif isinstance(op, IfElse):
             self._if_else(operation, given, cotangents)
         elif isinstance(op, ForLoop):
@@ -226,7 +228,7 @@ class _Backward:
         self.mark(operations)
         for r, ct in zip(results, given, strict=True):
             if ct is not None:
-                cotangents.add(r, ct)
+                cotangents.add(r, _fitted(ct, r))
         self.run(operations, cotangents)
 
     @contextmanager
@@ -252,12 +254,12 @@ class _Backward:
     # --- regions ------------------------------------------------------------------------------------------------------
     def _captured(self, regions: Sequence[Block]) -> list[Key]:
         """What regions use from outside and a gradient is wanted for."""
-        return [k for k in dict.fromkeys(k for r in regions for k in _uses(r)) if k in self.active]
+        return [k for k in dict.fromkeys(k for r in regions for k in used(r)) if k in self.active]
 
     def _copied(self, source: Block, values: dict[Value, Value]) -> list[Operation]:
         """Copy a region's operations into the current block; `values` maps its arguments, then all of its values."""
         with self._recorded() as operations:
-            _copy_operations(source, self.module.block, values)
+            copy_operations(source, self.module.block, values, _without_write)
         self.mark(operations)
         return operations
 
@@ -271,7 +273,7 @@ class _Backward:
                 copied = self._copied(source, values)
                 inner = self._differentiated(copied, [values.get(r, r) for r in source.results], given)
                 branch.results = tuple(self.some(inner.sum(k), k) for k in keys)
-            _drop_dead(branch)
+            drop_dead(branch)
             _refuse_overwritten(operation, branch)
             branches.append(branch)
         types: tuple[Type, ...] = tuple(map(self._type, keys))
@@ -309,9 +311,9 @@ class _Backward:
             outgoing = [self.some(inner.sum(values[body.arguments[1 + k]]), loop.results[k]) for k in carried]
             found = [(total, inner.sum(k)) for total, k in zip(sums, keys, strict=True)]
             reverse.results = (*outgoing, *(total if ct is None else total + ct for total, ct in found))
-        _drop_dead(reverse)
+        drop_dead(reverse)
         _refuse_overwritten(loop, reverse)
-        self._save(loop, [s for s in saved if s in set(_uses(reverse))], saved)
+        self._save(loop, [s for s in saved if s in set(used(reverse))], saved)
         last = [self.some(given[k], loop.results[k]) for k in carried]
         start = (*last, *map(self.zeros, keys))
         bounds = (self._size(0), self._size(rounds), self._size(1))
@@ -366,11 +368,6 @@ class _Backward:
 
 
 # --- operations and regions -------------------------------------------------------------------------------------------
-def _variable(operation: Operation) -> str:
-    """The name of the variable that an operation reads or writes."""
-    return cast("str", getattr(operation.op, "variable"))  # noqa: B009  # every op with an effect names its variable
-
-
 def _grouped(operation: Operation) -> list[Any]:
     """The operands as the op declares them, without tokens."""
     op = operation.op
@@ -384,74 +381,23 @@ def _fitted(ct: Value, like: Value) -> Value:
     return ct if ct.shape == like.shape else F.unbroadcast(ct, like)
 
 
-def _uses(region: Block) -> Iterator[Key]:
-    """Values that a region uses and does not make, and names of variables that it reads, in order of use."""
-    own = set(region.arguments)
-    for operation in region.operations:
-        yield from (v for v in operation.operands if v not in own)
-        if operation.op.effect == "read":
-            yield _variable(operation)
-        for inner in operation.regions:
-            yield from (k for k in _uses(inner) if k not in own)
-        own.update(operation.results)
-    yield from (v for v in region.results if v not in own)
-
-
-def _copy_operations(source: Block, target: Block, values: dict[Value, Value]) -> None:
-    """Copy operations, without writing to variables again; `values` maps old to new values and is extended."""
-    for operation in source.operations:
-        if operation.op.effect == "write":
-            made = target.append(NoEffect(), (), (TOKEN,), (), operation.location)
-        else:
-            operands = tuple(values.get(v, v) for v in operation.operands)
-            regions = tuple(_copy_region(r, target, values) for r in operation.regions)
-            types = tuple(r.type for r in operation.results)
-            made = target.append(operation.op, operands, types, regions, operation.location)
-        for old, new in zip(operation.results, made.results, strict=True):
-            values[old] = new
-            new.name, new.content = old.name, old.content
-
-
-def _copy_region(source: Block, parent: Block, values: dict[Value, Value]) -> Block:
-    target = source.module.new_block(parent)
-    for a in source.arguments:
-        values[a] = copy = target.add_argument(a.type, a.name)
-        copy.content = a.content
-    _copy_operations(source, target, values)
-    target.results = tuple(values.get(v, v) for v in source.results)
-    return target
-
-
-def _drop_dead(block: Block) -> None:
-    """Drop what the results of a region do not need, so that nothing is saved for it."""
-    live: set[Key] = set(block.results)
-    kept: list[Operation] = []
-    for operation in reversed(block.operations):
-        if any(r in live for r in operation.results):
-            kept.append(operation)
-            live.update(operation.operands)
-            live.update(k for r in operation.regions for k in _uses(r))
-    block.operations = kept[::-1]
+def _without_write(operation: Operation) -> Sequence[Value] | None:
+    """In the copy of a region that is only recomputed, nothing is written again."""
+    if operation.op.effect != "write":
+        return None
+    return operation.block.module.block.append(NoEffect(), (), (TOKEN,), (), operation.location).results
 
 
 def _refuse_overwritten(operation: Operation, gradient: Block) -> None:
     """A region cannot be recomputed from a variable that it has overwritten."""
-    written = {_variable(o) for r in operation.regions for o in _effects(r, "write")}
-    for name in written & {_variable(o) for o in _effects(gradient, "read")}:
+    written = {variable_of(o) for r in operation.regions for o in effects(r, "write")}
+    for name in written & {variable_of(o) for o in effects(gradient, "read")}:
         raise GraphError(
             operation.op.name,
             f"the block assigns to `{name}`, on which its own gradient depends",
             hint="carry the value through the block instead, or assign it after the block",
             at=operation.location,
         )
-
-
-def _effects(region: Block, kind: str) -> Iterator[Operation]:
-    for operation in region.operations:
-        if operation.op.effect == kind:
-            yield operation
-        for inner in operation.regions:
-            yield from _effects(inner, kind)
 
 
 def _failure(operation: Operation, problem: str, *, hint: str) -> StitchworkError:

@@ -113,9 +113,9 @@ class _Scope:
 
     def _load(self, e: Load) -> Array:
         array = self.arrays[e.buffer]
-        index = np.broadcast_arrays(*(self.value(i) for i in e.index)) if e.index else []
+        index: list[Array] = list(np.broadcast_arrays(*(self.value(i) for i in e.index))) if e.index else []
         assert len(index) == array.ndim and all(i.dtype == np.int64 for i in index)
-        return load(array, list(index), e.boundary, constant(e.fill, e.dtype))
+        return load(array, index, e.boundary, constant(e.fill, e.dtype))
 
     def _reduce(self, e: Reduce) -> Array:
         for axis in reversed(e.axes):
@@ -155,7 +155,7 @@ def constant(value: Any, dtype: DType) -> Array:
 def convert(a: Array, source: DType, target: DType) -> Array:
     """A as `target`, as NumPy's astype does it; 4-bit integers wrap."""
     if source.is_complex and not target.is_complex and target.kind != "b":
-        a, source = a.real, (float32 if a.dtype == np.complex64 else source)
+        a, source = np.real(a), (float32 if a.dtype == np.complex64 else source)
     if source.kind in "iuf" and source.bits < 32:
         a = widen(a, source)
     if target.kind == "b":

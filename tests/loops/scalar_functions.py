@@ -50,6 +50,18 @@ def call(fn: str, args: list[Array], dtype: DType, result: DType) -> Array:
     return narrow(_of_float(fn, [widen(a, dtype) for a in args]), result)
 
 
+def _multiply_add(a: Array, b: Array, c: Array) -> Any:
+    return a * b + c
+
+
+def _reciprocal_root(a: Array) -> Any:
+    return 1 / np.sqrt(a)
+
+
+def _sign_of_real(a: Array) -> Any:
+    return np.signbit(np.real(a))
+
+
 def widen(a: Array, dtype: DType) -> Array:
     """4-bit integers as 8-bit ones, floats narrower than 32 bits as float32: NumPy computes on these."""
     if dtype.is_integer and dtype.bits == 4:
@@ -167,7 +179,7 @@ _INTEGER: dict[str, Callable[..., Any]] = {
     "not": np.invert,
     "neg": np.negative,
     "abs": np.abs,
-    "fma": lambda a, b, c: a * b + c,
+    "fma": _multiply_add,
 }
 
 
@@ -175,8 +187,8 @@ _INTEGER: dict[str, Callable[..., Any]] = {
 def _of_complex(fn: str, args: list[Array]) -> Any:
     if fn in _COMPLEX:
         return _COMPLEX[fn](*args)
-    if fn in ("sub", "neg", "pow") or fn in _EXACT or fn in _ROUNDED:
-        return (_EXACT.get(fn) or _ROUNDED[fn])(*args)
+    if fn in ("sub", "neg", "pow") or fn in _EXACT or fn in ROUNDED:
+        return (_EXACT.get(fn) or ROUNDED[fn])(*args)
     raise TypeError(f"{fn} of complex numbers")
 
 
@@ -184,9 +196,9 @@ _COMPLEX: dict[str, Callable[..., Any]] = {
     "real": np.real,
     "imag": np.imag,
     "conj": np.conj,
-    "fma": lambda a, b, c: a * b + c,
-    "signbit": lambda a: np.signbit(a.real),
-    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "fma": _multiply_add,
+    "signbit": _sign_of_real,
+    "rsqrt": _reciprocal_root,
 }
 
 
@@ -195,8 +207,8 @@ def _of_float(fn: str, args: list[Array]) -> Any:
     if fn in _EXACT:
         return _EXACT[fn](*args)
     if args[0].dtype == np.float32:
-        return _ROUNDED[fn](*(a.astype(np.float64) for a in args)).astype(np.float32)
-    return _ROUNDED[fn](*args)
+        return ROUNDED[fn](*(a.astype(np.float64) for a in args)).astype(np.float32)
+    return ROUNDED[fn](*args)
 
 
 def _round_half_away(a: Array) -> Any:
@@ -208,26 +220,18 @@ def _fma(a: Array, b: Array, c: Array) -> Any:
     """a * b + c rounded once: float32 through float64, float64 by the error terms of the product and the sum."""
     if a.dtype == np.float32:
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
-    tiny = (np.abs(a * b) < 1e-250) & (np.abs(c) < 1e-150)  # the error terms would be subnormal: compute on larger ones
-    if not np.any(tiny):
-        return _fma_of_normal(a, b, c)
-    up, down = 2.0**400, 2.0**-400
-    a_up, b_up = (
-        np.where(tiny & smaller, v * up, v) for v, smaller in ((a, np.abs(a) < np.abs(b)), (b, np.abs(a) >= np.abs(b)))
-    )
-    made = _fma_of_normal(a_up, b_up, np.where(tiny, c * up, c))
-    return np.where(tiny, made * down, made)
-
-
-def _fma_of_normal(a: Array, b: Array, c: Array) -> Any:
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    (a_part, a_power), (b_part, b_power) = np.frexp(a), np.frexp(b)
+    power = a_power.astype(np.int32) + b_power
+    c_part = np.ldexp(c, -power)
+    product = a_part * b_part
+    (a_high, a_low), (b_high, b_low) = _halves(a_part), _halves(b_part)
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    total = product + c
+    total = product + c_part
     part = total - product
-    rest = (product - (total - part)) + (c - part)
-    better = total + (error + rest)
-    return np.where(np.isfinite(better) & np.isfinite(error) & (better != 0), better, total)
+    rest = (product - (total - part)) + (c_part - part)
+    better = np.ldexp(total + (error + rest), power)
+    usable = np.isfinite(better) & (np.abs(c_part) < 1e200) & (product != 0) & (better != 0)
+    return np.where(usable, better, a * b + c)
 
 
 def _halves(a: Array) -> tuple[Array, Array]:
@@ -262,13 +266,13 @@ _EXACT: dict[str, Callable[..., Any]] = {
     "isinf": np.isinf,
     "isfinite": np.isfinite,
     "signbit": np.signbit,
-    "real": lambda a: a,
-    "conj": lambda a: a,
+    "real": np.positive,
+    "conj": np.positive,
     "imag": np.zeros_like,
     "fma": _fma,
 }
 
-_ROUNDED: dict[str, Callable[..., Any]] = {
+ROUNDED: dict[str, Callable[..., Any]] = {
     "pow": np.power,
     "atan2": np.arctan2,
     "exp": np.exp,
@@ -293,5 +297,5 @@ _ROUNDED: dict[str, Callable[..., Any]] = {
     "erf": special.erf,
     "erfc": special.erfc,
     "cbrt": np.cbrt,
-    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "rsqrt": _reciprocal_root,
 }

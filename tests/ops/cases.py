@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from stitchwork.errors import OpError
 from stitchwork.backends.reference.interpreter import Interpreter
 from stitchwork.ir import dtypes
 from stitchwork.ir.graph import Module, Value
@@ -16,7 +17,7 @@ from stitchwork.ops._build import function
 from stitchwork.ops._op import Op, Sample, building
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One sample of one op; `why` is the expected fragment of the message where it must fail."""
 
@@ -36,6 +37,7 @@ class Built:
     module: Module
     results: list[Value]
     arrays: list[np.ndarray]
+    owners: list[Case] = field(default_factory=list)  # the case that each result belongs to
 
 
 CASES = [Case(cls, s, i) for cls in REGISTRY.values() for i, s in enumerate(cls.samples())]
@@ -70,8 +72,30 @@ def _make(x: Any, case: Case, accepted: str, rng: np.random.Generator) -> Any:
 
 def build(case: Case, operands: list[Any], symbolic: bool = False) -> Built:
     """A graph with every array operand a placeholder (with unknown sizes where `symbolic`)."""
-    module = Module("case")
-    arrays: list[np.ndarray] = []
+    graph = Built(Module("case"), [], [])
+    _add(graph, case, operands, symbolic)
+    graph.module.body.results = tuple(graph.results)
+    return graph
+
+
+def build_all(cases: list[Case], operands: list[list[Any]], symbolic: bool) -> tuple[Built, list[Case]]:
+    """One graph with all the cases; those that need known sizes are left out where `symbolic`."""
+    graph = Built(Module("cases"), [], [])
+    taken: list[Case] = []
+    for case, own in zip(cases, operands, strict=True):
+        if symbolic:
+            try:
+                build(case, own, True)
+            except OpError:
+                continue
+        _add(graph, case, own, symbolic)
+        taken.append(case)
+    graph.module.body.results = tuple(graph.results)
+    return graph, taken
+
+
+def _add(graph: Built, case: Case, operands: list[Any], symbolic: bool) -> None:
+    module, arrays = graph.module, graph.arrays
 
     def place(x: Any) -> Any:
         if isinstance(x, list):
@@ -85,8 +109,8 @@ def build(case: Case, operands: list[Any], symbolic: bool = False) -> Built:
     with building(module):
         made = function(case.cls)(*map(place, operands), **case.sample.attrs)
     results = list(made) if isinstance(made, tuple) else [made]
-    module.body.results = tuple(results)
-    return Built(module, results, arrays)
+    graph.results += results
+    graph.owners += [case] * len(results)
 
 
 def module_symbol(module: Module) -> Any:

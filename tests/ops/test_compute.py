@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -77,7 +77,8 @@ def run_kernel(operation: Operation, arrays: dict[Value, Array], sizes: dict[str
     if op.has("compute"):
         out = axes_for(operation.results[0].shape)
         made: Any = op.compute(out, *args)
-        return [evaluate(e, out, known, sizes) for e in (made if isinstance(made, tuple) else (made,))]
+        many: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
+        return [evaluate(e, out, known, sizes) for e in many]
     outs = tuple(Buffer(v.dtype, v.shape, v) for v in operation.results)
     for b in outs:
         known[b] = np.full(tuple(dims.evaluate(n, sizes) for n in b.shape), junk(b.dtype), b.dtype.numpy)
@@ -89,7 +90,7 @@ def run_kernel(operation: Operation, arrays: dict[Value, Array], sizes: dict[str
 
 def _buffers(part: Any, buffers: dict[Value, Buffer]) -> Any:
     if isinstance(part, tuple):
-        return tuple(buffers[v] for v in part)
+        return tuple(buffers[v] for v in cast("tuple[Value, ...]", part))
     return None if part is None else buffers[part]
 
 

@@ -50,7 +50,7 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Str
 
 def static(x: Any) -> Static:
     """A Python value as a part of a structure."""
-    return Static(type(x), x)
+    return Static(x.__class__, x)
 
 
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stitchwork import pipeline
+from stitchwork import autodiff, pipeline
 from stitchwork.backends.cpu.backend import CpuBackend
 from stitchwork.backends.cpu.pool import default_pool, pool_for
 from stitchwork.errors import CompileError, GraphError, user_location
@@ -22,6 +22,7 @@ from stitchwork.ops import FUNCTIONS, control_flow
 from stitchwork.ops._build import as_array, constant, order_after
 from stitchwork.ops._op import building
 from stitchwork.ops.memory import Assign
+from stitchwork.ops.optimizer import sgd
 from stitchwork.api.variable import Variable
 from stitchwork.runtime.cache import BoundedCache
 from stitchwork.runtime.executable import Executable, NativeProgram, VariableStore
@@ -83,6 +84,17 @@ class Graph:
         op = Assign(variable=variable.name, type=variable.state.type, segments=(1, len(self.module.order)))
         op.infer(new.tensor)
         return self.module.block.append(op, (new, *self.module.order), (TOKEN,), (), user_location()).results[0]
+
+    def apply_sgd(self, learning_rate: Any, variable: Variable, gradient: Any) -> Value:
+        """Write `variable - learning_rate * gradient` to the variable. Returns a token, as `assign`."""
+        return self.assign(variable, sgd(learning_rate, variable, gradient))
+
+    def gradients(self, primary: Value, wrt: Sequence[Value | Variable], seed: Any = None) -> list[Value]:
+        if primary.module is not self.module:
+            raise GraphError("gradients", "`primary` is a tensor of another graph", got=repr(primary))
+        return autodiff.gradients(primary, wrt, seed)
+
+    gradients.__doc__ = autodiff.gradients.__doc__
 
     # --- order ------------------------------------------------------------------------------------------------------------
     def control_dependency(self, dependent: Any, depends_on: Sequence[Value]) -> Any:

@@ -94,7 +94,7 @@ class _Printer:
     def location(self, where: str) -> str:
         return f" @{quoted(where)}" if where and self.locations else ""
 
-    # --- values ---------------------------------------------------------------------------------------------------------
+    # --- values ----------------------------------------------------------------------------------------------
     def define(self, value: Value) -> str:
         """The name of a value, where it is made: with its own name in quotes if that cannot be the name in the text."""
         if WORD.fullmatch(value.name) and value.name not in self.taken:
@@ -107,7 +107,7 @@ class _Printer:
     def use(self, value: Value) -> str:
         return f"%{self.names[value]}"
 
-    # --- attributes -----------------------------------------------------------------------------------------------------
+    # --- attributes ------------------------------------------------------------------------------------------
     def attribute(self, x: Any) -> str:
         """An attribute's text; equal texts mean equal types and values."""
         match x:
@@ -168,10 +168,15 @@ class _Printer:
         return name
 
 
-# By kind of dtype: how an element becomes a Python number; of floats the shortest that the dtype rounds back comes first.
+def _reread(x: float) -> float:
+    """The number as its text gives it back: a NaN without sign and payload."""
+    return float(repr(float(x)))
+
+
+# By kind of dtype: how an element becomes a Python number. The shortest float that the dtype rounds back comes first.
 _CONVERSIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "f": (lambda e: float(str(e)), float),
-    "c": (complex,),
+    "f": (lambda e: float(str(e)), _reread),
+    "c": (lambda e: complex(_reread(e.real), _reread(e.imag)),),
 }
 
 
@@ -189,4 +194,3 @@ def quoted(text: str) -> str:
 def quoted_name(name: str) -> str:
     """A name, in quotes only where it is no word."""
     return name if WORD.fullmatch(name) else quoted(name)
-

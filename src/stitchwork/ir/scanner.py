@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Scanner:
         self.position = 0
         self.skip()
 
-    # --- pieces -----------------------------------------------------------------------------------------------------------
+    # --- pieces ----------------------------------------------------------------------------------------------
     def skip(self, count: int = 0) -> None:
         match = _SPACE.match(self.line, self.position + count)
         self.position = match.end() if match else len(self.line)
@@ -81,12 +81,21 @@ class Scanner:
             raise self.fail("unexpected text", what)
         return match
 
+    def until(self, stop: str) -> str:
+        """The text up to a character, which comes next then; up to the end of the line for none."""
+        end = self.line.find(stop, self.position) if stop else len(self.line)
+        if end < 0:
+            raise self.fail("unexpected text", f"`{stop}`")
+        text = self.line[self.position : end]
+        self.position = end
+        return text.strip()
+
     def end(self) -> None:
         """Nothing may follow."""
         if self.position < len(self.line):
             raise self.fail("unexpected text", "the end of the line")
 
-    # --- names ------------------------------------------------------------------------------------------------------------
+    # --- names -----------------------------------------------------------------------------------------------
     def word(self, what: str = "a name") -> str:
         return self.expect(WORD, what).group()
 
@@ -104,7 +113,7 @@ class Scanner:
     def value_name(self) -> str:
         return self.expect(_VALUE, "a value: `%name`").group(1)
 
-    # --- types and sizes --------------------------------------------------------------------------------------------------
+    # --- types and sizes -------------------------------------------------------------------------------------
     def type(self) -> Type:
         """A type whose sizes are not negative and whose bytes can be addressed."""
         text = self.expect(_TYPE, "a type: `dtype[sizes]` or `token`").group()
@@ -128,7 +137,7 @@ class Scanner:
         except (ValueError, IndexError, ZeroDivisionError, RecursionError):
             raise self.fail("not a size", "an integer expression of named sizes", text[:60]) from None
 
-    # --- attributes -------------------------------------------------------------------------------------------------------
+    # --- attributes ------------------------------------------------------------------------------------------
     def attribute(self, depth: int = 0) -> Any:
         """A value as `_Printer.attribute` writes it."""
         if self.found("("):
@@ -183,12 +192,12 @@ class Scanner:
             raise self.fail("a part of a complex number is missing", "`complex(real, imag)`")
         return complex(real, imag)
 
-    # --- arrays -----------------------------------------------------------------------------------------------------------
+    # --- arrays ----------------------------------------------------------------------------------------------
     def array(self) -> Array:
         x = self.attribute()
         if not isinstance(x, np.ndarray):
             raise self.fail("not an array", "`dense<...>` or `resource<...>`", repr(x)[:60])
-        return x
+        return cast("Array", x)
 
     def _dense(self) -> Array:
         type_, shape = self._array_type()

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
-from stitchwork.ir.graph import Array, Operation
+from stitchwork.ir.graph import Array, Guard, Operation
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr
 from stitchwork.loops.nest import Statement
@@ -147,6 +147,8 @@ class Program:
     variables: list[Storage]
     temporaries: list[Storage]
     symbols: list[str]
+    guards: list[Guard]
+    bounds: dict[str, Size]  # symbols that the run itself binds, and their upper bounds
     notes: list[str] = field(default_factory=list[str])  # what was stitched into what, and why not
 
 

@@ -60,7 +60,9 @@ class _Lowering:
         symbols = sorted({s for v in body.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.module.bounds))
         constants = list(self.constants.values())
         variables = list(self.variables.values())
-        return Program(instructions, inputs, outputs, constants, variables, self.temporaries, symbols, self.notes)
+        guards = list(self.module.guards.values())
+        return Program(instructions, inputs, outputs, constants, variables, self.temporaries, symbols, guards,
+                       dict(self.module.bounds), self.notes)
 
     # --- values and memory ------------------------------------------------------------------------------------------
     def resolve(self, value: Value) -> Value:

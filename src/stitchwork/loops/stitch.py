@@ -118,8 +118,11 @@ class BlockStitcher:
                 if value not in self.forms:
                     continue
                 if is_alias(operation):
-                    if value not in external and sites.get(value):
+                    own = sites.get(value, [])
+                    if value not in external and own and not any(load.boundary for _, load, _ in own):
                         self.inlined.add(value)
+                    elif own:
+                        external.add(self.resolve(value))  # whose memory these loads go to
                 elif value not in external and self._is_inlinable(value, sites.get(value, [])):
                     self.inlined.add(value)
 

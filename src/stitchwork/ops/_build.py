@@ -85,7 +85,7 @@ def _type_of(part: Any) -> Any:
 
 def _follow_sizes(op: Op, types: tuple[Any, ...], grouped: Sequence[Any], results: tuple[Value, ...]) -> None:
     """Note what integer results hold symbolically."""
-    if len(results) != 1 or results[0].is_token or not results[0].dtype.is_integer or not op.has("shape_value"):
+    if len(results) != 1 or results[0].is_token or results[0].dtype.kind not in "iub" or not op.has("shape_value"):
         return
     contents = [tuple(v.content for v in p) if isinstance(p, tuple) else None if p is None else p.content for p in grouped]
     results[0].content = op.shape_value(types, *contents)
@@ -254,7 +254,7 @@ def constant(module: Module, array: np.ndarray[Any, Any]) -> Value:
     type_: Type = TensorType(dtypes.as_dtype(array.dtype), array.shape)
     op = REGISTRY["constant"](value=array)
     value = module.block.append(op, (), (type_,), (), user_location()).results[0]
-    if value.dtype.is_integer and array.ndim <= 1 and array.size <= _CONTENT_LIMIT:
+    if value.dtype.kind in "iub" and array.ndim <= 1 and array.size <= _CONTENT_LIMIT:
         value.content = int(array) if array.ndim == 0 else tuple(int(e) for e in array)
     return value
 

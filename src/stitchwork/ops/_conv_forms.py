@@ -8,7 +8,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from stitchwork.errors import OpError
-
 from stitchwork.ir.dims import Size
 from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
@@ -51,7 +50,12 @@ class Windowed(Op):
         for key, layout, letters in (("data_layout", data, "NC"), ("weights_layout", weights, "IO")):
             if sorted(layout) != sorted(letters + _SPATIAL[cls.spatial]):
                 example = cls.data_layout if key == "data_layout" else cls.weights_layout
-                raise OpError(cls.name, f"`{key}` does not fit", expected=f"the letters of {example} in any order", got=repr(layout))
+                raise OpError(
+                    cls.name,
+                    f"`{key}` does not fit",
+                    expected=f"the letters of {example} in any order",
+                    got=repr(layout),
+                )
         return {"data_layout": data, "weights_layout": weights}
 
     def check_rank(self, what: str, x: TensorType) -> None:
@@ -92,7 +96,9 @@ class Windowed(Op):
     def built(self, x: Value, w: Value) -> Value:
         """The forward convolution of channels-last values."""
         g = self.general(x.shape, w.shape)
-        return F.conv_general(x, w, strides=g.strides, padding=g.padding, kernel_dilation=g.kernel_dilation, groups=g.groups)
+        return F.conv_general(
+            x, w, strides=g.strides, padding=g.padding, kernel_dilation=g.kernel_dilation, groups=g.groups
+        )
 
     def full_shape(self, shape: Any, rank: int) -> Sizes:
         """A shape given as attribute, its number of dims checked."""
@@ -208,7 +214,9 @@ class WeightsGradient(Windowed):
     def decompose(self, gradient: Value, x: Value) -> Value:
         shape = self.full_shape(self.output_shape, self.spatial + 2)
         x_last, kernel = self.last(x), self.kernel(shape)
-        return self.unkernel(self.general(x_last.shape, kernel).weights_gradient(self.last(gradient), x_last, kernel), shape)
+        return self.unkernel(
+            self.general(x_last.shape, kernel).weights_gradient(self.last(gradient), x_last, kernel), shape
+        )
 
     def vjp(self, ct: Value, gradient: Value, x: Value) -> tuple[Value, Value]:
         x_last, kernel, grown = self.last(x), self.kernel(ct), self.last(gradient)

@@ -16,7 +16,6 @@ from stitchwork.loops.expr import Axis, Buffer, Expr, as_index, cast, extent, to
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Lib, Op, Operand, Sample, operand, require_at_least, require_equal, sample
 from stitchwork.ops._windows import (
-    Pads,
     Sizes,
     dilated,
     masked,
@@ -39,12 +38,13 @@ def _plain(op: ConvGeneral, x: TensorType, w: TensorType) -> bool:
 class ConvGeneral(Op, name="conv_general", internal=True):
     """Slide `w` over `x`, both with channels last (cross-correlation; the window is not flipped):
 
-    y[n, o..., f] = sum over p..., c of  x'[n, o * stride + p * kernel_dilation - before, g * (C / groups) + c] * w[p..., c, f]
+    y[n, o..., f] = sum over p..., c of  x'[n, o * stride + p * kernel_dilation - before, g * (C / groups) + c] *
+    w[p..., c, f]
 
     x [n, spatial..., C], w [window..., C / groups, F], result [n, counts..., F]; x' is x with its spatial dims spread
-    input_dilation apart and zero outside; g = f // (F / groups) is the group of f. Groups split the channels; batch_groups
-    split the batch instead: group g of f reads the g-th part of the batch (what gradients of grouped convolutions need).
-    Padding may be negative. As StableHLO's convolution without window reversal.
+    input_dilation apart and zero outside; g = f // (F / groups) is the group of f. Groups split the channels;
+    batch_groups split the batch instead: group g of f reads the g-th part of the batch (what gradients of grouped
+    convolutions need). Padding may be negative. As StableHLO's convolution without window reversal.
     """
 
     x: Operand = operand("...", "number")
@@ -61,7 +61,9 @@ class ConvGeneral(Op, name="conv_general", internal=True):
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
         rank = types[0].rank - 2
-        made = {k: per_dim(cls.name, attrs.get(k, 1), rank, k) for k in ("strides", "input_dilation", "kernel_dilation")}
+        made = {
+            k: per_dim(cls.name, attrs.get(k, 1), rank, k) for k in ("strides", "input_dilation", "kernel_dilation")
+        }
         padding = padding_of(cls.name, attrs.get("padding", 0), rank)
         return {**attrs, **made, "padding": padding if not isinstance(padding, str) else ((0, 0),) * rank}
 
@@ -72,11 +74,15 @@ class ConvGeneral(Op, name="conv_general", internal=True):
         """Shape of the result for operands of these shapes. Raises OpError in the name of the op called `name`."""
         got = f"x: [{', '.join(map(str, x))}]  w: [{', '.join(map(str, w))}]"
         if len(x) < 3 or len(w) != len(x):
-            raise OpError(name, "ranks do not fit", expected="one rank for x (n, spatial..., c) and w (window..., c, f)", got=got)
+            raise OpError(
+                name, "ranks do not fit", expected="one rank for x (n, spatial..., c) and w (window..., c, f)", got=got
+            )
         n, *sizes, c = x
         *window, c_group, f = w
         if not require_equal(name, c, c_group * self.groups, "channels of x == channels of w * groups"):
-            raise OpError(name, "channels do not fit", expected=f"{c_group} * {self.groups} groups channels in x", got=got)
+            raise OpError(
+                name, "channels do not fit", expected=f"{c_group} * {self.groups} groups channels in x", got=got
+            )
         if self.groups != 1 and self.batch_groups != 1:
             raise OpError(name, "both `groups` and `batch_groups`", expected="one of them 1")
         _check_divides(name, f, self.groups, "features", "groups")
@@ -87,7 +93,9 @@ class ConvGeneral(Op, name="conv_general", internal=True):
             if d != 1 and not isinstance(size, int):
                 require_at_least(name, size, 1, "size of a dim that is spread apart")
             spread_sizes.append(dilated(size, d))
-        counts = window_counts(name, tuple(spread_sizes), self.padding, tuple(window), self.strides, self.kernel_dilation)
+        counts = window_counts(
+            name, tuple(spread_sizes), self.padding, tuple(window), self.strides, self.kernel_dilation
+        )
         return (dims.floordiv(n, self.batch_groups), *counts, f)
 
     def numpy(self, x: Array, w: Array) -> Array:
@@ -126,7 +134,9 @@ class ConvGeneral(Op, name="conv_general", internal=True):
         return self.data_gradient(ct, x.shape, w), self.weights_gradient(ct, x, w.shape)
 
     def data_gradient(self, ct: Value, x_shape: Sizes, w: Value) -> Value:
-        """The cotangent of x: windows of `ct`, spread `strides` apart, with the kernel flipped and its channels swapped."""
+        """The cotangent of x: windows of `ct`, spread `strides` apart, with the kernel flipped and its channels
+        swapped.
+        """
         rank = ct.rank - 2
         spatial = tuple(range(rank))
         c_group, features = w.shape[-2:]
@@ -220,7 +230,9 @@ def convolve(op: ConvGeneral, x: Array, w: Array) -> Array:
 def _seen(op: ConvGeneral, x: Array, window: Ints) -> Array:
     """What each window reads: [n, c, counts..., window...]."""
     pads: Any = op.padding
-    return take_windows(spread(np.moveaxis(x, -1, 1), op.input_dilation, 2), window, op.strides, pads, op.kernel_dilation)
+    return take_windows(
+        spread(np.moveaxis(x, -1, 1), op.input_dilation, 2), window, op.strides, pads, op.kernel_dilation
+    )
 
 
 def _part(op: ConvGeneral, seen: Array, g: int) -> Array:

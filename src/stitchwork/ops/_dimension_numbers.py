@@ -118,7 +118,7 @@ class Numbers:
     def located(
         self, shape: Ints, indices: Array, operand: Ints, window: Ints, wrap: bool, clamp: bool
     ) -> tuple[list[Array], Array]:
-        """NumPy: per operand dim the positions of all elements of the windowed side, and whether they are to be used."""
+        """NumPy: per operand dim the positions of the elements of the windowed side; and which are to be used."""
         vectors = indices if self.vector_dim < indices.ndim else indices[..., None]
         vectors = np.moveaxis(vectors, self.vector_dim, -1).astype(np.int64)
         at = np.meshgrid(*map(arange, shape), indexing="ij")

@@ -40,11 +40,11 @@ class Pointwise(Op):
         return self.scalar(*(b.broadcast(out) for b in buffers))
 
 
-class Reduction(Op):
-    """Combine elements along axes; a subclass gives `kind` and `numpy`.
+class OverAxes(Op):
+    """An op that reduces along axes to one element each.
 
     `axes` (also written `axis`) None means all. The reduced dims stay as 1 with `keepdims`, else they go. The result
-    has the operand's dtype unless `result_dtype` says otherwise; `element` is what gets combined.
+    has the operand's dtype unless `result_dtype` says otherwise.
     """
 
     synonyms = {"axis": "axes"}
@@ -56,25 +56,12 @@ class Reduction(Op):
         axes = known(cls.name, "axes", attrs.get("axes"))
         return {**attrs, "axes": axes_index(cls.name, axes, types[0].rank)}
 
-    def kind(self) -> str:
-        """How `Reduce` combines."""
-        raise TypeError(f"{self.name} has no `kind`")
-
     def result_dtype(self, dtype: DType) -> DType:
         """The result's dtype from the operand's."""
         return dtype
 
-    def element(self, x: Expr) -> Expr:
-        """What is combined, from an element of the operand."""
-        return x
-
     def infer(self, x: TensorType) -> TensorType:
         return TensorType(self.result_dtype(x.dtype), reduced_shape(x.shape, self.over, self.keepdims))
-
-    def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
-        index, over = reduction_index(out, x.shape, self.over, self.keepdims)
-        element = self.element(x[index])
-        return cast(reduce(self.kind(), element, *over) if over else element, self.result_dtype(x.dtype))
 
     def permuted(self, permutation: Ints) -> Op | None:
         if not self.keepdims:
@@ -86,6 +73,23 @@ class Reduction(Op):
         """The axes, resolved."""
         assert isinstance(self.axes, tuple)
         return self.axes
+
+
+class Reduction(OverAxes):
+    """Combine elements along axes; a subclass gives `kind` and `numpy`, and may change `element`, what is combined."""
+
+    def kind(self) -> str:
+        """How `Reduce` combines."""
+        raise TypeError(f"{self.name} has no `kind`")
+
+    def element(self, x: Expr) -> Expr:
+        """What is combined, from an element of the operand."""
+        return x
+
+    def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
+        index, over = reduction_index(out, x.shape, self.over, self.keepdims)
+        element = self.element(x[index])
+        return cast(reduce(self.kind(), element, *over) if over else element, self.result_dtype(x.dtype))
 
 
 def accumulator(dtype: DType) -> DType:

@@ -113,7 +113,7 @@ _SHAPES: dict[int, tuple[tuple[Any, ...], ...]] = {
     2: (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))),
     3: (((2, 3), (2, 3), (2, 3)), ((3, 1), (), (4,)), ((0,), (0,), (0,))),
 }
-_VARIANTS = ("f16", "bf16", "f64", "f8e4m3", "f8e5m2", "c64", "i4", "u4", "i8", "i32", "i64", "u8", "u32", "bool")
+_VARIANTS = ("f16", "bf16", "f64", "f8e4m3", "c64", "i4", "i32", "u8", "bool")
 
 
 def standard_samples(cls: type[Op], domain: tuple[float, float], smooth: bool, **attrs: Any) -> Iterator[Sample]:

@@ -15,7 +15,18 @@ from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Op, Operand, operand, require_equal
 from stitchwork.ops._reduce_window import DivideByCount, ReduceWindow, WindowArgument, WindowScatter
 from stitchwork.ops._sliding import FoldWindows
-from stitchwork.ops._windows import Pads, Sizes, choice, dilated, padding_of, per_dim, resolve_padding, sizes_of, window_counts
+from stitchwork.ops._values import result_cotangents
+from stitchwork.ops._windows import (
+    Pads,
+    Sizes,
+    choice,
+    dilated,
+    padding_of,
+    per_dim,
+    resolve_padding,
+    sizes_of,
+    window_counts,
+)
 
 _LAYOUTS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 INDEX_MODES = tuple(f"{frame}_flatten_{n}d" for frame in ("global", "local") for n in (1, 2, 3, 4))
@@ -35,7 +46,9 @@ class Pooling(Op):
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
         rank = cls.spatial
-        made: dict[str, Any] = {k: per_dim(cls.name, attrs.get(k, 1), rank, k) for k in ("kernel_size", "strides", "dilation")}
+        made: dict[str, Any] = {
+            k: per_dim(cls.name, attrs.get(k, 1), rank, k) for k in ("kernel_size", "strides", "dilation")
+        }
         made["padding"] = padding_of(cls.name, attrs.get("padding", 0), rank)
         layout = attrs.get("data_layout", cls.data_layout)
         made["data_layout"] = choice(cls.name, layout, _LAYOUTS.get(rank, ("",)), "data_layout")
@@ -55,7 +68,9 @@ class Pooling(Op):
         if self.spatial == 4 and x.rank < 4:
             raise self.fail(f"`{what}` has rank {x.rank}", expected="rank 4 or more", got=str(x))
         if self.spatial < 4 and x.rank != self.spatial + 2:
-            raise self.fail(f"`{what}` has rank {x.rank}", expected=f"rank {self.spatial + 2} ({self.data_layout})", got=str(x))
+            raise self.fail(
+                f"`{what}` has rank {x.rank}", expected=f"rank {self.spatial + 2} ({self.data_layout})", got=str(x)
+            )
 
     def pads(self, sizes: Sizes) -> Pads:
         """Padding of the pooled dims as the user means it, without what `ceil_mode` adds."""
@@ -92,7 +107,11 @@ class Pooling(Op):
         made = self.pooled(shape)
         for a, b in zip(made, given.shape, strict=True) if len(made) == given.rank else [(0, 1)]:
             if not require_equal(self.name, a, b, "result of the pooling"):
-                raise self.fail(f"`{what}` does not fit", expected=f"[{', '.join(map(str, made))}], the result of the pooling", got=str(given))
+                raise self.fail(
+                    f"`{what}` does not fit",
+                    expected=f"[{', '.join(map(str, made))}], the result of the pooling",
+                    got=str(given),
+                )
 
     def reduction(self, kind: str, shape: Sizes) -> ReduceWindow:
         """The reduction over windows of x of this shape."""
@@ -175,7 +194,11 @@ class MaxPoolingReturnIndices(Indexed):
         floating = x if x.dtype.is_float else F.cast(x, float32 if x.dtype.bits <= 16 else float64)
         return self.reduced("max", x), F.window_argument(floating, **self.frame(x.shape))
 
-    def vjp(self, ct: Value, ct_indices: Value, x: Value) -> tuple[Value]:
+    def vjp(self, *args: Any) -> tuple[Value | None]:
+        *given, x = args
+        ct = result_cotangents(given)[0]
+        if ct is None:
+            return (None,)
         g = self.geometry(x.shape)
         return (F.window_scatter(ct, F.window_argument(x, **g), sizes=x.shape, **g),)
 

@@ -43,14 +43,16 @@ KINDS = ("sum", "product", "max", "min")
 
 def identity(kind: str, dtype: DType) -> Any:
     """What leaves a reduction as it is."""
-    return {"sum": 0, "product": 1}[kind] if kind in ("sum", "product") else (lowest if kind == "max" else highest)(dtype)
+    return (
+        {"sum": 0, "product": 1}[kind] if kind in ("sum", "product") else (lowest if kind == "max" else highest)(dtype)
+    )
 
 
 class ReduceWindow(Op, name="reduce_window", internal=True):
     """Combine the elements of each window: y[o] = kind over p of x'[o * stride + p * window_dilation - before].
 
-    Windows have the rank of x; x' is x spread base_dilation apart, with the identity of the reduction between and outside.
-    kind: sum, product, max, min (NaN where the window holds one). As StableHLO's reduce_window.
+    Windows have the rank of x; x' is x spread base_dilation apart, with the identity of the reduction between and
+    outside. kind: sum, product, max, min (NaN where the window holds one). As StableHLO's reduce_window.
     """
 
     x: Operand = operand("...", "number")
@@ -93,7 +95,9 @@ class ReduceWindow(Op, name="reduce_window", internal=True):
         return np.asarray(function(seen, axis=axes, **typed)).astype(x.dtype)
 
     def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
-        p = tuple(axis if k != 1 else as_index(0) for axis, k in zip(window_axes(self.window), self.window, strict=True))
+        p = tuple(
+            axis if k != 1 else as_index(0) for axis, k in zip(window_axes(self.window), self.window, strict=True)
+        )
         over = [axis for axis in p if isinstance(axis, Axis)]
         index: list[Expr] = []
         hit: Expr | None = None
@@ -120,7 +124,12 @@ class ReduceWindow(Op, name="reduce_window", internal=True):
             return (self.sum_cotangent(ct, x.shape),)
         if any(d != 1 for d in self.base_dilation):
             raise self.fail(f"no gradient of {self.kind} with base_dilation", hint="pad between the elements first")
-        geometry = {"window": self.window, "strides": self.strides, "padding": self.padding, "dilation": self.window_dilation}
+        geometry = {
+            "window": self.window,
+            "strides": self.strides,
+            "padding": self.padding,
+            "dilation": self.window_dilation,
+        }
         if self.kind == "product":
             seen = F.extract_windows(x, fill=1, **geometry)
             back = others(seen, x.rank) * F.reshape(ct, (*ct.shape, *(1,) * x.rank))
@@ -130,7 +139,16 @@ class ReduceWindow(Op, name="reduce_window", internal=True):
 
     def sum_cotangent(self, ct: Value, shape: Sizes) -> Value:
         """Cotangent of x, of shape `shape`, where the reduction is a sum: itself a sum over windows of ct."""
-        geometry = zip(shape, self.base_dilation, ct.shape, self.window, self.strides, self.window_dilation, self.padding, strict=True)
+        geometry = zip(
+            shape,
+            self.base_dilation,
+            ct.shape,
+            self.window,
+            self.strides,
+            self.window_dilation,
+            self.padding,
+            strict=True,
+        )
         pads = tuple(transposed_padding(dilated(n, r), o, k, s, d, pair) for n, r, o, k, s, d, pair in geometry)
         return F.reduce_window(
             ct, kind="sum", window=self.window, strides=self.base_dilation, padding=pads,
@@ -155,8 +173,6 @@ class ReduceWindow(Op, name="reduce_window", internal=True):
         yield "larger than the padded input", sample((2, 3), kind="sum", window=(3, 1))
         yield "unknown kind", sample((2, 3), kind="mean", window=(1, 1))
         yield "`window` has 1 entries", sample((2, 3), kind="sum", window=(1,))
-
-
 
 
 def others(seen: Value, rank: int) -> Value:
@@ -202,7 +218,8 @@ class Positions(Op):
         index: list[Any] = list(grid[rank:])
         if self.frame == "global":
             index = [
-                grid[d] * self.strides[d] + index[d] * self.dilation[d] - np.asarray(self.padding[d][0]) for d in range(rank)
+                grid[d] * self.strides[d] + index[d] * self.dilation[d] - np.asarray(self.padding[d][0])
+                for d in range(rank)
             ]
         shape: Any = sizes if self.frame == "global" else self.window
         flat = np.zeros(grid.shape[1:], np.int64)
@@ -220,7 +237,9 @@ class Positions(Op):
 
 
 class WindowArgument(Positions, name="window_argument", internal=True):
-    """Which element of each window is the first largest or smallest, as i32. NaN and what lies outside are never chosen."""
+    """Which element of each window is the first largest or smallest, as i32. NaN and what lies outside are never
+    chosen.
+    """
 
     x: Operand = operand("...", "float")
     kind: str = "max"
@@ -248,7 +267,12 @@ class WindowArgument(Positions, name="window_argument", internal=True):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        base: dict[str, Any] = {"window": (1, 2, 3), "strides": (1, 2, 1), "padding": ((0, 0), (1, 0), (1, 2)), "dilation": (1, 1, 2)}
+        base: dict[str, Any] = {
+            "window": (1, 2, 3),
+            "strides": (1, 2, 1),
+            "padding": ((0, 0), (1, 0), (1, 2)),
+            "dilation": (1, 1, 2),
+        }
         yield Sample(((2, 5, 6),), base, grad=False)
         yield Sample(((2, 5, 6),), {**base, "kind": "min", "frame": "global", "flatten": 2}, grad=False)
         yield Sample(((2, 5, 6),), {**base, "frame": "global"}, grad=False)
@@ -277,14 +301,18 @@ class WindowScatter(Positions, name="window_scatter", internal=True):
         for made, of_y, of_index in zip(self.counts(self.sizes), y.shape, indices.shape, strict=True):
             for given in (of_y, of_index):
                 if not require_equal(self.name, made, given, "number of windows"):
-                    raise self.fail("the number of windows does not fit", expected=str(made), got=f"y: {y}  indices: {indices}")
+                    raise self.fail(
+                        "the number of windows does not fit", expected=str(made), got=f"y: {y}  indices: {indices}"
+                    )
         return y.with_shape(self.sizes)
 
     def numpy(self, y: Array, indices: Array) -> Array:
         rank = y.ndim
         hit = self.encoded(y.shape, self.sizes) == indices.reshape(*y.shape, *(1,) * rank)
         seen = np.where(hit, wide(y).reshape(*y.shape, *(1,) * rank), 0).astype(wide(y).dtype)
-        fold = _sliding.FoldWindows(sizes=self.sizes, strides=self.strides, padding=self.padding, dilation=self.dilation)
+        fold = _sliding.FoldWindows(
+            sizes=self.sizes, strides=self.strides, padding=self.padding, dilation=self.dilation
+        )
         return fold.numpy(seen).astype(y.dtype)
 
     def compute(self, out: tuple[Axis, ...], y: Buffer, indices: Buffer) -> Expr:
@@ -390,6 +418,8 @@ class DivideByCount(Op, name="divide_by_count", internal=True):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((3, 4), bounds=((0, 5), (-1, 5)), window=(3, 2), strides=(2, 1), padding=((1, 1), (1, 0)), dilation=(1, 1))
+        yield sample(
+            (3, 4), bounds=((0, 5), (-1, 5)), window=(3, 2), strides=(2, 1), padding=((1, 1), (1, 0)), dilation=(1, 1)
+        )
         yield sample((2,), bounds=((0, 4),), window=(3,), strides=(1,), padding=((0, 0),), dilation=(1,))
         yield sample((6,), bounds=((0, 4),), window=(3,), strides=(2,), padding=((6, 6),), dilation=(2,))

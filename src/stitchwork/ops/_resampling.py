@@ -36,17 +36,23 @@ _BY_RANK = {2: "HW", 3: "HWC", 4: "NHWC"}
 Number = Any  # an f64 expression, an array of f64, or a float: what the formulas below are written for
 
 
-def _function(name: str, x: Number) -> Number:
+def function(name: str, x: Number) -> Number:
+    """A rounding function of an expression or array."""
     if isinstance(x, Expr):
         return call(name, x)
     return {"floor": np.floor, "ceil": np.ceil, "rint": np.rint}[name](x)
 
 
-def _choose(condition: Number, a: Number, b: Number) -> Number:
-    if isinstance(condition, Expr):
-        return where(condition, a, b) if isinstance(a, Expr) or isinstance(b, Expr) else where(condition, const(a, float64), b)
-    if isinstance(a, Expr) or isinstance(b, Expr):
+def choose(condition: Number, a: Number, b: Number) -> Number:
+    """`a` where the condition holds, else `b`."""
+    if isinstance(condition, bool):
         return a if condition else b
+    if isinstance(condition, Expr):
+        return (
+            where(condition, a, b)
+            if isinstance(a, Expr) or isinstance(b, Expr)
+            else where(condition, const(a, float64), b)
+        )
     return np.where(condition, a, b)
 
 
@@ -57,22 +63,47 @@ def _same(a: Number, b: Number) -> Number:
 def rounded(x: Number, rounding: str) -> Number:
     """`x` rounded to an integer."""
     if rounding in ("floor", "ceil"):
-        return _function(rounding, x)
+        return function(rounding, x)
     if rounding == "round_prefer_ceil":
-        return _function("floor", x + 0.5)
+        return function("floor", x + 0.5)
     if rounding == "round_prefer_floor":
-        return _function("ceil", x - 0.5)
-    even = _function("rint", x)
+        return function("ceil", x - 0.5)
+    even = function("rint", x)
     if rounding == "round_to_even":
         return even
-    below = _function("floor", x)  # of two equally near integers, the odd one
+    below = function("floor", x)  # of two equally near integers, the odd one
     odd = below * 2.0 + 1.0 - even  # the other of below and below + 1
-    return _choose(_same(x - below, 0.5), odd, even)
+    return choose(_same(x - below, 0.5), odd, even)
+
+
+def cubic_weights(t: Number, a: float) -> list[Number]:
+    """Weights of the elements at -1, 0, 1, 2 (R. Keys, Cubic convolution interpolation, 1981)."""
+
+    def near(d: Number) -> Number:
+        return (d * (a + 2.0) - (a + 3.0)) * d * d + 1.0
+
+    def far(d: Number) -> Number:
+        return ((d * a - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
+
+    return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+
+
+def cubic_slopes(t: Number, a: float) -> list[Number]:
+    """Derivatives of `cubic_weights` with respect to t."""
+
+    def near(d: Number) -> Number:
+        return (d * (3.0 * a + 6.0) - (2.0 * a + 6.0)) * d
+
+    def far(d: Number) -> Number:
+        return (d * (3.0 * a) - 10.0 * a) * d + 8.0 * a
+
+    return [far(t + 1.0), near(t), -near(1.0 - t), -far(2.0 - t)]
 
 
 class Taps(NamedTuple):
-    """What one result reads along a dim: positions (whole numbers inside the dim), weights (None: 1), and whether it lies
-    outside the input (None: never)."""
+    """What one result reads along a dim: positions (whole numbers inside the dim), weights (None: 1), and whether it
+    lies outside the input (None: never).
+    """
 
     positions: list[Number]
     weights: list[Number] | None
@@ -135,7 +166,12 @@ class Resampling(Op):
             return tuple(range(rank))
         layout = layout or _BY_RANK.get(rank, "")
         if layout not in LAYOUTS or len(layout) != rank:
-            raise OpError(cls.name, "`layout` does not fit", expected=f"one of {', '.join(LAYOUTS)} with rank {rank}, or `axes`", got=layout)
+            raise OpError(
+                cls.name,
+                "`layout` does not fit",
+                expected=f"one of {', '.join(LAYOUTS)} with rank {rank}, or `axes`",
+                got=layout,
+            )
         return LAYOUTS[layout]
 
     @property
@@ -168,14 +204,14 @@ class Resampling(Op):
         if kind == "tf_half_pixel_for_nn":
             return unscaled(i + 0.5)
         if kind == "align_corners":
-            return i * (n - 1.0) / _choose(out > 1.0, out - 1.0, 1.0)
+            return i * (n - 1.0) / choose(out > 1.0, out - 1.0, 1.0)
         if kind == "tf_crop_and_resize":
             start, end = (0.0, 1.0) if self.roi is None else (self.roi[k], self.roi[k + len(self.axes)])
-            many = i * ((end - start) * (n - 1.0)) / _choose(out > 1.0, out - 1.0, 1.0) + start * (n - 1.0)
-            return _choose(out > 1.0, many, i * 0.0 + 0.5 * (start + end) * (n - 1.0))
+            many = i * ((end - start) * (n - 1.0)) / choose(out > 1.0, out - 1.0, 1.0) + start * (n - 1.0)
+            return choose(out > 1.0, many, i * 0.0 + 0.5 * (start + end) * (n - 1.0))
         centre = unscaled(i + 0.5) - 0.5
         if kind == "pytorch_half_pixel":
-            return _choose(out > 1.0, centre, i * 0.0)
+            return choose(out > 1.0, centre, i * 0.0)
         if kind == "half_pixel_symmetric" and scale is not None:
             return centre + n / 2.0 * (1.0 - out / (n * scale))
         return centre
@@ -187,27 +223,17 @@ class Resampling(Op):
             outside = (x < 0.0) | (x > n - 1.0)
         if self.mode == "nearest":
             return Taps([_inside(rounded(x, self.rounding), n)], None, outside)
-        below = _function("floor", x)
+        below = function("floor", x)
         t = x - below
-        first, weights = (0, [1.0 - t, t]) if self.mode == "bilinear" else (-1, self._cubic(t))
+        first, weights = (
+            (0, [1.0 - t, t]) if self.mode == "bilinear" else (-1, cubic_weights(t, self.cubic_coefficient))
+        )
         positions = [below + float(d + first) for d in range(len(weights))]
         if self.exclude_outside:
-            weights = [_choose((p >= 0.0) & (p <= n - 1.0), w, w * 0.0) for p, w in zip(positions, weights, strict=True)]
+            weights = [choose((p >= 0.0) & (p <= n - 1.0), w, w * 0.0) for p, w in zip(positions, weights, strict=True)]
             whole = sum(weights[1:], weights[0])
             weights = [w / whole for w in weights]
         return Taps([_inside(p, n) for p in positions], weights, outside)
-
-    def _cubic(self, t: Number) -> list[Number]:
-        """Weights of the elements at -1, 0, 1, 2 (R. Keys, Cubic convolution interpolation, 1981)."""
-        a = self.cubic_coefficient
-
-        def near(d: Number) -> Number:
-            return (d * (a + 2.0) - (a + 3.0)) * d * d + 1.0
-
-        def far(d: Number) -> Number:
-            return ((d * a - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
-
-        return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 
     # --- arrays -----------------------------------------------------------------------------------------------------
     def array_taps(self, k: int, n: int, out: int, scale: float | None, offset: float | None) -> Taps:
@@ -230,7 +256,9 @@ class Resampling(Op):
         return None if self.scales is None else self.scales[k]
 
     # --- expressions ------------------------------------------------------------------------------------------------
-    def expression_taps(self, out: Sequence[Expr], sizes: Sizes, shape: Sizes, scale: Buffer | None, offset: Buffer | None) -> list[Taps]:
+    def expression_taps(
+        self, out: Sequence[Expr], sizes: Sizes, shape: Sizes, scale: Buffer | None, offset: Buffer | None
+    ) -> list[Taps]:
         """For each axis what the result at position `out` reads. `sizes`: of the input, `shape`: of the result."""
         made: list[Taps] = []
         for k, a in enumerate(self.axes):
@@ -268,9 +296,15 @@ class Resampling(Op):
         """The adjoint: every result is added to what it reads. Dims before the first resized one run in parallel."""
         first, last = min(self.axes), max(self.axes)
         with b.nest(made.shape[:first]) as lead:
-            with b.nest(made.shape[first : last + 1], kind="serial") as at, b.nest(made.shape[last + 1 :], kind="vector") as rest:
+            with (
+                b.nest(made.shape[first : last + 1], kind="serial") as at,
+                b.nest(made.shape[last + 1 :], kind="vector") as rest,
+            ):
                 b.store(made, (*lead, *at, *rest), 0)
-            with b.nest(gradient.shape[first : last + 1], kind="serial") as at, b.nest(gradient.shape[last + 1 :], kind="vector") as rest:
+            with (
+                b.nest(gradient.shape[first : last + 1], kind="serial") as at,
+                b.nest(gradient.shape[last + 1 :], kind="vector") as rest,
+            ):
                 out: tuple[Axis, ...] = (*lead, *at, *rest)
                 taps = self.expression_taps(out, made.shape, gradient.shape, scale, offset)
                 for chosen in product(*(range(len(t.positions)) for t in taps)):

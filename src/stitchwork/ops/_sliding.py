@@ -71,7 +71,9 @@ class ExtractWindows(Op, name="extract_windows", internal=True):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 5), window=(3,), strides=(2,), padding=((1, 1),), dilation=(1,))
-        yield sample((4, 5), window=(2, 3), strides=(1, 2), padding=((1, 0), (0, 3)), dilation=(2, 1), boundary="reflect")
+        yield sample(
+            (4, 5), window=(2, 3), strides=(1, 2), padding=((1, 0), (0, 3)), dilation=(2, 1), boundary="reflect"
+        )
         for boundary in ("clamp", "symmetric", "periodic", "antiperiodic"):
             yield sample((4,), window=(3,), strides=(1,), padding=((6, 5),), dilation=(2,), boundary=boundary)
         yield sample((1,), window=(3,), strides=(1,), padding=((3, 2),), dilation=(1,), boundary="reflect")
@@ -147,11 +149,17 @@ class FoldWindows(Op, name="fold_windows", internal=True):
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 3, 3), sizes=(5,), strides=(2,), padding=((1, 1),), dilation=(1,))
         yield sample((3, 3, 2, 3), sizes=(4, 5), strides=(1, 2), padding=((1, 0), (0, 3)), dilation=(2, 1))
-        yield Sample(((2, 3, 3),), {"sizes": (5,), "strides": (2,), "padding": ((1, 1),), "dilation": (1,)}, dtype="f16", grad=False)
+        yield Sample(
+            ((2, 3, 3),),
+            {"sizes": (5,), "strides": (2,), "padding": ((1, 1),), "dilation": (1,)},
+            dtype="f16",
+            grad=False,
+        )
 
 
 class FoldBoundary(Op, name="fold_boundary", internal=True):
-    """Adjoint of reading outside a dim: what was read at positions -before, ... of `axis` is added to where it came from.
+    """Adjoint of reading outside a dim: what was read at positions -before, ... of `axis` is added to where it came
+    from.
 
     y has before + size + after elements along `axis`; the result has `size`. See Load for what a boundary maps where.
     """

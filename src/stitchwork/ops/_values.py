@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -56,3 +57,10 @@ def spread(reduced: Value, shape: tuple[Size, ...], axes: Ints, keepdims: bool) 
 def indicator(condition: Value, dtype: DType) -> Value:
     """1 where a bool tensor holds, else 0."""
     return F.cast(condition, dtype=dtype)
+
+
+def result_cotangents(given: Sequence[Any]) -> list[Value | None]:
+    """Cotangents of several results, handed to a `vjp` rule one by one or as one tuple; None for results not used."""
+    if len(given) == 1 and isinstance(given[0], tuple):
+        return list(cast("tuple[Value | None, ...]", given[0]))
+    return list(given)

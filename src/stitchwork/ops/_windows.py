@@ -40,7 +40,9 @@ def padding_of(op: str, padding: Any, rank: int) -> str | Pads:
     """
     if isinstance(padding, str):
         if padding not in PADDING_STYLES:
-            raise OpError(op, "unknown padding style", expected=f"one of {', '.join(PADDING_STYLES)}, ints or pairs", got=padding)
+            raise OpError(
+                op, "unknown padding style", expected=f"one of {', '.join(PADDING_STYLES)}, ints or pairs", got=padding
+            )
         return padding
     padding = known(op, "padding", padding)
     many: Any = padding if isinstance(padding, tuple) else (padding,) * rank
@@ -48,7 +50,12 @@ def padding_of(op: str, padding: Any, rank: int) -> str | Pads:
         many = tuple(zip(many[::2], many[1::2], strict=True))
     pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in many)
     if len(pairs) != rank or any(len(p) != 2 or not all(isinstance(n, int | Dim) for n in p) for p in pairs):
-        raise OpError(op, "`padding` does not fit", expected=f"an int, {rank} ints or {rank} (before, after) pairs", got=str(padding))
+        raise OpError(
+            op,
+            "`padding` does not fit",
+            expected=f"an int, {rank} ints or {rank} (before, after) pairs",
+            got=str(padding),
+        )
     return pairs
 
 
@@ -96,15 +103,26 @@ def window_counts(op: str, sizes: Sizes, pads: Pads, window: Sizes, strides: Int
         room = n + lo + hi - dilated(k, r)
         if not require_at_least(op, k, 1, f"window size along spatial dim {d} >= 1"):
             raise OpError(op, f"the window is empty along spatial dim {d}", expected="a window size >= 1", got=str(k))
-        spans_one = dilated(k, r) == 1 and all(isinstance(p, int) and p >= 0 for p in (lo, hi))  # fits into nothing, too
-        if not spans_one and not require_at_least(op, room, 0, f"window fits into the padded input along spatial dim {d}"):
-            raise OpError(op, "the window is larger than the padded input", expected=f"window <= {n + lo + hi} along spatial dim {d}",
-                          got=f"{dilated(k, r)} (dilation included)", hint="raise `padding`, or use a smaller window")
+        spans_one = dilated(k, r) == 1 and all(
+            isinstance(p, int) and p >= 0 for p in (lo, hi)
+        )  # fits into nothing, too
+        if not spans_one and not require_at_least(
+            op, room, 0, f"window fits into the padded input along spatial dim {d}"
+        ):
+            raise OpError(
+                op,
+                "the window is larger than the padded input",
+                expected=f"window <= {n + lo + hi} along spatial dim {d}",
+                got=f"{dilated(k, r)} (dilation included)",
+                hint="raise `padding`, or use a smaller window",
+            )
         counts.append(dims.floordiv(room, s) + 1)
     return tuple(counts)
 
 
-def transposed_padding(n: Size, out: Size, k: Size, stride: int, dilation: int, pair: tuple[Size, Size]) -> tuple[Size, Size]:
+def transposed_padding(
+    n: Size, out: Size, k: Size, stride: int, dilation: int, pair: tuple[Size, Size]
+) -> tuple[Size, Size]:
     """Padding of the window walk that maps `out` results, spread `stride` apart, back onto `n` inputs.
 
     It is the adjoint's: a window of the same span over the spread results covers every input that forward windows read.
@@ -125,7 +143,9 @@ def window_axes(window: Sizes) -> tuple[Axis, ...]:
     return tuple(Axis(k, f"p{d}") for d, k in enumerate(window))
 
 
-def owners(at: Sequence[Expr], inside: Sequence[Expr], strides: Ints, pads: Pads, dilation: Ints) -> tuple[list[Expr], Expr | None]:
+def owners(
+    at: Sequence[Expr], inside: Sequence[Expr], strides: Ints, pads: Pads, dilation: Ints
+) -> tuple[list[Expr], Expr | None]:
     """Which window has input position `at` as its element `inside`: the window's index, and whether it is whole.
 
     The index may lie outside; the condition is None where it always holds.
@@ -231,7 +251,13 @@ def window_positions(count: int, stride: int, before: int, k: int, dilation: int
 
 
 def take_windows(
-    x: Array, window: Ints, strides: Ints, pads: Sequence[tuple[int, int]], dilation: Ints, boundary: str = "constant", fill: Any = 0
+    x: Array,
+    window: Ints,
+    strides: Ints,
+    pads: Sequence[tuple[int, int]],
+    dilation: Ints,
+    boundary: str = "constant",
+    fill: Any = 0,
 ) -> Array:
     """All windows over the last dims of `x`: [leading..., counts..., window...]."""
     rank = len(window)
@@ -250,5 +276,9 @@ def take_windows(
             x = np.take(x, index, axis)
         x = np.where(exists.reshape(shape), x, np.asarray(fill).astype(x.dtype))
         x = np.where(flip.reshape(shape), -x, x) if boundary == "antiperiodic" else x
-    order = [*range(len(lead)), *(len(lead) + 2 * d for d in range(rank)), *(len(lead) + 2 * d + 1 for d in range(rank))]
+    order = [
+        *range(len(lead)),
+        *(len(lead) + 2 * d for d in range(rank)),
+        *(len(lead) + 2 * d + 1 for d in range(rank)),
+    ]
     return x.transpose(order)

@@ -39,6 +39,14 @@ class Absolute(NumberUnary, name="absolute", aliases=("abs",), operator="abs"):
         return combined(types, contents, types[0].dtype, _magnitude)
 
 
+def _negated(a: Any) -> Any:
+    return a * -1
+
+
+def _squared(a: Any) -> Any:
+    return a * a
+
+
 def _magnitude(a: Any) -> Any:
     if isinstance(a, int):
         return abs(a)
@@ -60,7 +68,7 @@ class AbsoluteSquare(NumberUnary, name="absolute_square"):
         return dtypes.real_of(dtypes_[0])
 
     def wide(self, x: Array) -> Any:
-        return x.real * x.real + x.imag * x.imag if np.iscomplexobj(x) else x * x
+        return np.square(np.real(x)) + np.square(np.imag(x)) if np.iscomplexobj(x) else x * x
 
     def element(self, x: Expr) -> Expr:
         if not x.dtype.is_complex:
@@ -85,7 +93,7 @@ class Negative(NumberUnary, name="negative", aliases=("neg", "negate"), operator
         return (-ct,)
 
     def shape_value(self, types: tuple[Any, ...], *contents: Content) -> Content:
-        return combined(types, contents, types[0].dtype, lambda a: a * -1)
+        return combined(types, contents, types[0].dtype, _negated)
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -151,7 +159,7 @@ class Square(NumberUnary, name="square"):
         return (ct * x * 2,)
 
     def shape_value(self, types: tuple[Any, ...], *contents: Content) -> Content:
-        return combined(types, contents, types[0].dtype, lambda a: a * a)
+        return combined(types, contents, types[0].dtype, _squared)
 
 
 class SquareRoot(ComplexUnary, name="sqrt"):

@@ -23,14 +23,14 @@ from stitchwork.ops._windows import wide as wide_array
 class ScaledDotProductAttention(Op, name="scaled_dot_product_attention", aliases=("attention",)):
     """softmax(scale * query @ keyᵀ + mask) @ value.
 
-    query [..., hq, nq, f], key [..., hk, nk, f], value [..., hv, nk, e] (also without heads), result [..., hq, nq, e]. Fewer
-    heads of key or value than of query serve as many query heads each (hq a multiple of hk and hv; grouped-query attention).
-    scale: 1 / sqrt(f) unless given.
+    query [..., hq, nq, f], key [..., hk, nk, f], value [..., hv, nk, e] (also without heads), result [..., hq, nq, e].
+    Fewer heads of key or value than of query serve as many query heads each (hq a multiple of hk and hv; grouped-query
+    attention). scale: 1 / sqrt(f) unless given.
 
     mask, optional, broadcasts to [..., hq, nq, nk]: numbers are added to the scores; of a bool mask, false hides a key.
-    causal: query i sees keys 0 to i; not together with a mask. sinks, optional, [hq]: for each head the score of one more key
-    with value 0, so that weights add up to less than 1. A row with every key hidden gives NaN. The softmax of narrow floats
-    is computed in float32.
+    causal: query i sees keys 0 to i; not together with a mask. sinks, optional, [hq]: for each head the score of one
+    more key with value 0, so that weights add up to less than 1. A row with every key hidden gives NaN. The softmax of
+    narrow floats is computed in float32.
     """
 
     query: Operand = operand("... m f", "float")
@@ -47,8 +47,14 @@ class ScaledDotProductAttention(Op, name="scaled_dot_product_attention", aliases
         heads = _heads(query.shape)
         for name, t in (("key", key), ("value", value)):
             own = _heads(t.shape)
-            if own != heads and own != 1 and not require_equal(self.name, dims.mod(heads, own), 0, f"heads of query serve {name}"):
-                raise self.fail(f"heads of `{name}` do not divide those of query", expected=f"a divisor of {heads}", got=str(t))
+            if (
+                own != heads
+                and own != 1
+                and not require_equal(self.name, dims.mod(heads, own), 0, f"heads of query serve {name}")
+            ):
+                raise self.fail(
+                    f"heads of `{name}` do not divide those of query", expected=f"a divisor of {heads}", got=str(t)
+                )
         if mask is not None and self.causal:
             raise self.fail("both `mask` and `causal`", expected="one of them")
         if mask is not None and mask.dtype is not bool_ and mask.dtype is not query.dtype:
@@ -58,7 +64,9 @@ class ScaledDotProductAttention(Op, name="scaled_dot_product_attention", aliases
         lead = broadcast_shapes(self.name, query.shape[:-3], key.shape[:-3], value.shape[:-3])
         scores = (*lead, *query.shape[-3:-2], query.shape[-2], key.shape[-2])
         if mask is not None and len(broadcast_shapes(self.name, scores, mask.shape)) != len(scores):
-            raise self.fail("`mask` has more dims than the scores", expected=f"rank {len(scores)} or less", got=str(mask))
+            raise self.fail(
+                "`mask` has more dims than the scores", expected=f"rank {len(scores)} or less", got=str(mask)
+            )
         return query.with_shape((*lead, *query.shape[-3:-1], value.shape[-1]))
 
     def numpy(self, query: Array, key: Array, value: Array, mask: Array | None, sinks: Array | None) -> Array:

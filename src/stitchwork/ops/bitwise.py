@@ -22,6 +22,7 @@ class BitwiseUnary(Elementwise):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield from super().samples()
+        yield Sample(((9,),), {}, (0, 15), "u4")
         for dtype in (np.int8, np.uint16, np.int64, np.uint64):
             limits = np.iinfo(dtype)
             yield sample(np.array([limits.min, limits.max, 0, 1, 77], dtype))
@@ -148,6 +149,7 @@ class Shift(BitwiseBinary):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield from super().samples()
+        yield Sample(((9, 1), (5,)), {}, (0, 15), "u4")
         for dtype in (np.int8, np.uint16, np.int32, np.uint64, np.int64):
             limits, width = np.iinfo(dtype), np.dtype(dtype).itemsize * 8
             numbers = np.array([limits.min, limits.max, 0, 1, 77], dtype)

@@ -107,7 +107,7 @@ class PlanarTensor(Op, name="planar_tensor"):
         return TensorType(dtypes.real_of(x.dtype), (*x.shape[:-1], x.shape[-1] * 2))
 
     def numpy(self, x: Array) -> Array:
-        return np.concatenate([x.real, x.imag], -1) if np.iscomplexobj(x) else x
+        return np.concatenate([np.real(x), np.imag(x)], -1) if np.iscomplexobj(x) else x
 
     def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
         if not x.dtype.is_complex:
@@ -136,7 +136,7 @@ class PlanarTensor(Op, name="planar_tensor"):
 
 
 class FromPlanar(Op, name="from_planar"):
-    """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as of `planar_tensor`."""
+    """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as `planar_tensor`."""
 
     x: Operand = operand("... n", "f32 f64")
 

@@ -16,7 +16,7 @@ from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Block, Module, Value
 from stitchwork.ir.types import TOKEN, TensorType, TokenType, Type
 from stitchwork.ops._build import F, as_array, constant
-from stitchwork.ops._op import Array, Op, Operand, building, current_module, operand
+from stitchwork.ops._op import Array, Op, Operand, building, current_module, operand, require_equal
 
 Regions = Sequence[Callable[..., list[Any]]]
 
@@ -83,7 +83,7 @@ def if_else(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any
     if otherwise is None and any(not v.is_token for v in first.results):
         raise GraphError("if_else", "`otherwise` is missing", expected="both blocks, since `then` returns tensors")
     second, _ = _trace("if_else", "otherwise", module, otherwise or (lambda: _idle(module, first)), ())
-    _same_types("if_else", "`otherwise` must return what `then` does", _types(first), _types(second))
+    _fit_results("if_else", "`otherwise` must return what `then` does", _types(first), second)
     made = module.block.append(IfElse(), (condition,), _types(first), (first, second), user_location())
     return _unpack(made.results, single)
 
@@ -108,7 +108,7 @@ def while_loop(initial: Any, before: Callable[..., Any], after: Callable[..., An
     head, _ = _trace("while_loop", "before", module, first, tuple(v.type for v in carried))
     results = _types(head)[1:]
     body, _ = _trace("while_loop", "after", module, after, results)
-    _same_types("while_loop", "`after` must return values of the types of `initial`", _types_of(carried), _types(body))
+    _fit_results("while_loop", "`after` must return values of the types of `initial`", _types_of(carried), body)
     op = WhileLoop(segments=(len(carried),))
     made = module.block.append(op, carried, results, (head, body), user_location())
     return _unpack(made.results, single[0])
@@ -142,7 +142,7 @@ def for_loop(
     limits = tuple(scalar("for_loop", n, b, dtype, module) for n, b in zip(("lower", "upper", "step"), bounds, strict=True))
     index: Type = TensorType(dtype, ())
     region, _ = _trace("for_loop", "body", module, body, (index, *_types_of(carried)))
-    _same_types("for_loop", "`body` must return values of the types of `initial`", _types_of(carried), _types(region))
+    _fit_results("for_loop", "`body` must return values of the types of `initial`", _types_of(carried), region)
     op = ForLoop(segments=(1, 1, 1, len(carried)))
     made = module.block.append(op, (*limits, *carried), _types_of(carried), (region,), user_location())
     return _unpack(made.results, not isinstance(initial, list | tuple))
@@ -225,10 +225,26 @@ def _types_of(values: Sequence[Value]) -> tuple[Type, ...]:
     return tuple(v.type for v in values)
 
 
-def _same_types(op: str, problem: str, expected: tuple[Type, ...], got: tuple[Type, ...]) -> None:
-    if expected != got:
-        raise GraphError(op, problem, expected=f"({', '.join(map(str, expected))})", got=f"({', '.join(map(str, got))})",
-                         hint="sizes cannot change from one iteration or branch to another" if len(expected) == len(got) else "")
+def _fit_results(op: str, problem: str, expected: tuple[Type, ...], region: Block) -> None:
+    """Give a region's results the expected types: sizes that may agree do so by a check of each run."""
+    got = _types(region)
+    if got == expected:
+        return
+    with building(region.module), region.module.inside(region):
+        if len(got) != len(expected) or not all(_may_agree(op, g, e) for g, e in zip(got, expected, strict=True)):
+            raise GraphError(op, problem, expected=f"({', '.join(map(str, expected))})", got=f"({', '.join(map(str, got))})",
+                             hint="sizes cannot change from one iteration or branch to another" if len(expected) == len(got) else "")
+        pairs = zip(region.results, expected, strict=True)
+        region.results = tuple(v if v.type == t or isinstance(t, TokenType) else F.reshape(v, t.shape) for v, t in pairs)
+
+
+def _may_agree(op: str, got: Type, expected: Type) -> bool:
+    if got == expected:
+        return True
+    if isinstance(got, TokenType) or isinstance(expected, TokenType) or (got.dtype, got.rank) != (expected.dtype, expected.rank):
+        return False
+    sizes = enumerate(zip(got.shape, expected.shape, strict=True))
+    return all(require_equal(op, m, n, f"dim {d} is the same in each iteration or branch") for d, (m, n) in sizes)
 
 
 def _unpack(results: tuple[Value, ...], single: bool) -> Any:

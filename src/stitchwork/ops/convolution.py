@@ -13,10 +13,11 @@ from stitchwork.ops._op import Sample, sample
 
 
 class Conv1d(Forward, name="conv1d"):
-    """Convolution over one spatial dim: y[n, i, f] = sum over p, c of x[n, i * stride + p * dilation - before, c] * w[p, c, f].
+    """Convolution over one spatial dim: y[n, i, f] = sum over p, c of x[n, i * stride + p * dilation - before, c] *
+    w[p, c, f].
 
-    x [n, w, c] ("NWC", or `data_layout` "NCW"), weights [w, c / groups, f] ("WIO", or `weights_layout` "OIW"). All else as
-    in `conv2d`.
+    x [n, w, c] ("NWC", or `data_layout` "NCW"), weights [w, c / groups, f] ("WIO", or `weights_layout` "OIW"). All else
+    as in `conv2d`.
     """
 
     spatial: ClassVar[int] = 1
@@ -40,13 +41,14 @@ class Conv2d(Forward, name="conv2d"):
 
     y[n, i, j, f] = sum over p, q, c of  x[n, i * s + p * d - top, j * t + q * e - left, c] * w[p, q, c, f]
 
-    x [n, h, w, c], weights [h, w, c / groups, f], result [n, h', w', f] with h' = (h + top + bottom - ((kh - 1) * d + 1)) // s + 1;
-    outside x is 0. Result dtype: that of the operands; sums of floats narrower than 32 bits are formed in float32.
+    x [n, h, w, c], weights [h, w, c / groups, f], result [n, h', w', f] with h' = (h + top + bottom - ((kh - 1) * d +
+    1)) // s + 1; outside x is 0. Result dtype: that of the operands; sums of floats narrower than 32 bits are formed in
+    float32.
 
-    strides, dilation: an int or one per spatial dim. padding: "valid" (none), "same" (ceil(size / stride) results, an odd
-    element after; as TensorFlow), "same_lower" (an odd element before), an int, an int per spatial dim, or (before, after)
-    pairs. groups: channels and features are split into so many independent convolutions. data_layout: "NHWC", "NCHW" or any
-    order of these letters; weights_layout likewise "HWIO", "OIHW", ...
+    strides, dilation: an int or one per spatial dim. padding: "valid" (none), "same" (ceil(size / stride) results, an
+    odd element after; as TensorFlow), "same_lower" (an odd element before), an int, an int per spatial dim, or (before,
+    after) pairs. groups: channels and features are split into so many independent convolutions. data_layout: "NHWC",
+    "NCHW" or any order of these letters; weights_layout likewise "HWIO", "OIHW", ...
     """
 
     spatial: ClassVar[int] = 2
@@ -98,8 +100,9 @@ class Conv3d(Forward, name="conv3d"):
 class Conv2dDataGradient(DataGradient, name="conv2d_data_gradient"):
     """Cotangent of the data of `conv2d`, given that of its result.
 
-    gradient: as the result of the forward convolution; output_shape: the shape of its data (a list of sizes, or an integer
-    tensor known at compile time); all else are the attributes of the forward convolution. The result has `output_shape`.
+    gradient: as the result of the forward convolution; output_shape: the shape of its data (a list of sizes, or an
+    integer tensor known at compile time); all else are the attributes of the forward convolution. The result has
+    `output_shape`.
     """
 
     @classmethod
@@ -118,8 +121,8 @@ class Conv2dDataGradient(DataGradient, name="conv2d_data_gradient"):
 class Conv2dWeightsGradient(WeightsGradient, name="conv2d_weights_gradient"):
     """Cotangent of the weights of `conv2d`, given that of its result.
 
-    gradient: as the result of the forward convolution, x: its data; output_shape: the shape of the weights; all else are the
-    attributes of the forward convolution. The result has `output_shape`.
+    gradient: as the result of the forward convolution, x: its data; output_shape: the shape of the weights; all else
+    are the attributes of the forward convolution. The result has `output_shape`.
     """
 
     @classmethod
@@ -156,8 +159,6 @@ class Conv3dWeightsGradient(WeightsGradient, name="conv3d_weights_gradient"):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((1, 2, 2, 3, 3), (1, 3, 4, 3, 2), output_shape=(2, 2, 1, 2, 3), strides=(1, 2, 1))
-
-
 
 
 conv1d, conv2d, conv3d = F.conv1d, F.conv2d, F.conv3d

@@ -61,19 +61,28 @@ class ConvTranspose1d(Transposed, name="conv_transpose1d"):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 4, 3), (3, 2, 3), strides=2)
-        yield sample((1, 6, 4), (6, 2, 3), strides=3, groups=2, padding=1, output_padding=1, data_layout="NCW", weights_layout="OIW")
+        yield sample(
+            (1, 6, 4),
+            (6, 2, 3),
+            strides=3,
+            groups=2,
+            padding=1,
+            output_padding=1,
+            data_layout="NCW",
+            weights_layout="OIW",
+        )
 
 
 class ConvTranspose2d(Transposed, name="conv_transpose2d"):
     """Transposed convolution of images: the gradient of `conv2d` with respect to its data, as a layer.
 
-    x [n, h, w, f] is laid out as the result of the forward convolution, weights [h, w, c / groups, f] as its weights ("O" is
-    the channel dim of x, "I" that of the result); the result [n, h', w', c] as its data. strides, padding, dilation, groups
-    and layouts are the forward convolution's.
+    x [n, h, w, f] is laid out as the result of the forward convolution, weights [h, w, c / groups, f] as its weights
+    ("O" is the channel dim of x, "I" that of the result); the result [n, h', w', c] as its data. strides, padding,
+    dilation, groups and layouts are the forward convolution's.
 
-    Several sizes have the same forward size; the result's is h' = (h - 1) * stride + (kh - 1) * dilation + 1 - top - bottom +
-    output_padding, for padding "same" and "same_lower" h * stride, or given as output_shape (spatial sizes or whole shape;
-    an integer tensor known at compile time is accepted).
+    Several sizes have the same forward size; the result's is h' = (h - 1) * stride + (kh - 1) * dilation + 1 - top -
+    bottom + output_padding, for padding "same" and "same_lower" h * stride, or given as output_shape (spatial sizes or
+    whole shape; an integer tensor known at compile time is accepted).
     """
 
     spatial: ClassVar[int] = 2
@@ -112,8 +121,8 @@ class ConvTranspose3d(Transposed, name="conv_transpose3d"):
 class ConvTranspose2dDataGradient(Windowed, name="conv_transpose2d_data_gradient"):
     """Cotangent of the data of `conv_transpose2d`, given that of its result: the forward convolution of it.
 
-    gradient: as the result of the transposed convolution; output_shape: the shape of its data; all else are its attributes.
-    The result has `output_shape`.
+    gradient: as the result of the transposed convolution; output_shape: the shape of its data; all else are its
+    attributes. The result has `output_shape`.
     """
 
     gradient: Operand = operand("...", "number")
@@ -155,8 +164,8 @@ class ConvTranspose2dDataGradient(Windowed, name="conv_transpose2d_data_gradient
 class ConvTranspose2dWeightsGradient(WeightsGradient, name="conv_transpose2d_weights_gradient"):
     """Cotangent of the weights of `conv_transpose2d`, given that of its result.
 
-    gradient: as the result of the transposed convolution, x: its data; output_shape: the shape of the weights; all else are
-    its attributes. The result has `output_shape`.
+    gradient: as the result of the transposed convolution, x: its data; output_shape: the shape of the weights; all else
+    are its attributes. The result has `output_shape`.
     """
 
     def infer(self, gradient: TensorType, x: TensorType) -> TensorType:

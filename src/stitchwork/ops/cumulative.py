@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -138,8 +138,6 @@ class CumulativeProduct(Scan, name="cumulative_product", aliases=("cumprod",)):
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
         # dL/dx[k] = Π_{j<k} x[j] · s[k], s[k] = Σ_{i>=k} ct[i] Π_{k<j<=i} x[j], and s[k] = ct[k] + x[k+1] · s[k+1].
         base, given = wide(x), wide(ct)
-        if base.dtype.is_complex:
-            base = F.conjugate(base)
         before = self.again(base, True, self.reverse)
         step = -1 if self.reverse else 1
         if self.exclusive:
@@ -204,7 +202,7 @@ def _finite(dtype: DType) -> tuple[Any, Any]:
     """The smallest and largest finite number."""
     if dtype.is_integer:
         return dtypes.lowest(dtype), dtypes.highest(dtype)
-    info: Any = ml_dtypes.finfo(dtype.numpy)
+    info = cast("Any", ml_dtypes).finfo(dtype.numpy)
     return float(info.min), float(info.max)
 
 
@@ -255,8 +253,6 @@ class LinearScan(Op, name="linear_scan", internal=True):
         step = -1 if self.reverse else 1
         factors = shifted(a, self.axis, step)
         made = F.linear_scan(a, b, axis=self.axis, reverse=self.reverse)
-        if a.dtype.is_complex:
-            factors, made = F.conjugate(factors), F.conjugate(made)
         of_b = F.linear_scan(factors, ct, axis=self.axis, reverse=not self.reverse)
         return of_b * shifted(made, self.axis, -step), of_b
 

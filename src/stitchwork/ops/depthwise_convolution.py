@@ -16,7 +16,9 @@ from stitchwork.ops._windows import Sizes
 
 
 class Depthwise2d(Windowed):
-    """Layout of depthwise weights: "I" is the channel, "O" the multiplier; feature i * multiplier + o comes from channel i."""
+    """Layout of depthwise weights: "I" is the channel, "O" the multiplier; feature i * multiplier + o comes from
+    channel i.
+    """
 
     spatial: ClassVar[int] = 2
 
@@ -34,12 +36,15 @@ class Depthwise2d(Windowed):
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("groups", 1) != 1:
-            raise OpError(cls.name, "`groups` given", expected="no groups: every channel is its own", got=str(attrs["groups"]))
+            raise OpError(
+                cls.name, "`groups` given", expected="no groups: every channel is its own", got=str(attrs["groups"])
+            )
         return super().normalize(types, attrs)
 
 
 class DepthwiseConv2d(Depthwise2d, Forward, name="depthwise_conv2d"):
-    """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ..., c] * w[p, q, c, o].
+    """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ..., c] *
+    w[p, q, c, o].
 
     x [n, h, w, c], weights [h, w, c, m] with m the channel multiplier ("HWIO"; "OIHW" is [m, c, h, w]), result
     [n, h', w', c * m]. All else as in `conv2d`.
@@ -78,7 +83,9 @@ class DepthwiseConv2dWeightsGradient(Depthwise2d, WeightsGradient, name="depthwi
 
 
 class Depthwise3d(Windowed):
-    """Layout of depthwise volumes: the last 4 dims of the data and the 4 dims of the weights, channels at `channel_axis`."""
+    """Layout of depthwise volumes: the last 4 dims of the data and the 4 dims of the weights, channels at
+    `channel_axis`.
+    """
 
     spatial: ClassVar[int] = 3
     channel_axis: int = -4
@@ -89,14 +96,20 @@ class Depthwise3d(Windowed):
     def normalize_layouts(cls, attrs: dict[str, Any]) -> dict[str, Any]:
         for key in ("data_layout", "weights_layout"):
             if attrs.get(key):
-                raise OpError(cls.name, f"`{key}` given", expected="channel_axis, for data and weights alike", got=attrs[key])
+                raise OpError(
+                    cls.name, f"`{key}` given", expected="channel_axis, for data and weights alike", got=attrs[key]
+                )
         if attrs.get("groups", 1) != 1:
-            raise OpError(cls.name, "`groups` given", expected="no groups: every channel is its own", got=str(attrs["groups"]))
+            raise OpError(
+                cls.name, "`groups` given", expected="no groups: every channel is its own", got=str(attrs["groups"])
+            )
         return {"channel_axis": axis_index(cls.name, attrs.get("channel_axis", -4), 4, "channel_axis") - 4}
 
     def check_rank(self, what: str, x: TensorType) -> None:
         if x.rank < 4 or (what == "weights" and x.rank != 4):
-            raise self.fail(f"`{what}` has rank {x.rank}", expected="rank 4" + (" or more" if what != "weights" else ""), got=str(x))
+            raise self.fail(
+                f"`{what}` has rank {x.rank}", expected="rank 4" + (" or more" if what != "weights" else ""), got=str(x)
+            )
 
     def full_shape(self, shape: Any, rank: int) -> Sizes:
         if len(shape) < 4:
@@ -135,15 +148,17 @@ class Depthwise3d(Windowed):
 class DepthwiseConv3d(Depthwise3d, Forward, name="depthwise_conv3d"):
     """Convolution of each channel of volumes alone, with one kernel per channel.
 
-    x [..., c, d, h, w], weights [c, d, h, w], result [..., c, d', h', w']; channel_axis says where c is among the last four
-    dims of data and weights alike: -4 (as here) to -1. All else as in `conv2d`.
+    x [..., c, d, h, w], weights [c, d, h, w], result [..., c, d', h', w']; channel_axis says where c is among the last
+    four dims of data and weights alike: -4 (as here) to -1. All else as in `conv2d`.
     """
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 3, 4, 3, 5), (3, 2, 2, 3))
         yield sample((4, 5, 4, 2), (3, 3, 1, 2), channel_axis=-1, strides=2, padding="same")
-        yield sample((2, 1, 4, 3, 4, 2), (2, 2, 2, 2), channel_axis=-1, padding=((1, 0), (0, 0), (0, 1)), dilation=(2, 1, 1))
+        yield sample(
+            (2, 1, 4, 3, 4, 2), (2, 2, 2, 2), channel_axis=-1, padding=((1, 0), (0, 0), (0, 1)), dilation=(2, 1, 1)
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -166,12 +181,16 @@ class DepthwiseConv3dDataGradient(Depthwise3d, DataGradient, name="depthwise_con
         if self.output_shape is not None:
             return self.full_shape(self.output_shape, 4)
         if isinstance(self.padding, str) and self.padding != "valid":
-            raise self.fail("`output_shape` is missing", expected="output_shape where padding is not explicit", got=self.padding)
+            raise self.fail(
+                "`output_shape` is missing", expected="output_shape where padding is not explicit", got=self.padding
+            )
         n, *counts, c = self.last(gradient)
         pads = ((0, 0),) * 3 if isinstance(self.padding, str) else self.padding
         sizes = [
             (o - 1) * s + (k - 1) * d + 1 - lo - hi
-            for o, s, k, d, (lo, hi) in zip(counts, self.strides, self.kernel(weights)[:3], self.dilation, pads, strict=True)
+            for o, s, k, d, (lo, hi) in zip(
+                counts, self.strides, self.kernel(weights)[:3], self.dilation, pads, strict=True
+            )
         ]
         return self.unlast((n, *sizes, c), gradient)
 

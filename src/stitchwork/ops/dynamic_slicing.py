@@ -168,7 +168,7 @@ class DynamicUpdateSlice(Op, name="dynamic_update_slice"):
         return x
 
     def numpy(self, x: Array, update: Array, start: Array) -> Array:
-        made = x.copy()
+        made = np.array(x)
         first = _clamped(x, start, update.shape)
         made[tuple(slice(s, s + n) for s, n in zip(first, update.shape, strict=True))] = update
         return made

@@ -44,7 +44,7 @@ def wrapped(index: Expr, size: Size) -> Expr:
 def taken(x: Array, index: Sequence[Array]) -> Array:
     """x at arrays of indices, one per dim, by this file's rule."""
     if not index:
-        return x.copy()
+        return np.array(x)
     shape = np.broadcast_shapes(*(i.shape for i in index))
     ok: Array = np.ones(shape, np.bool_)
     fixed: list[Array] = []

@@ -119,8 +119,14 @@ class GatherGeneral(Op, name="gather_general", internal=True):
         rows = {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "index_vector_dim": 1}
         for outside in ("clamp", "zero"):
             yield sample((4, 5), np.array([0, 3, 7, -1], np.int32), slice_sizes=(1, 5), outside=outside, **rows)
-            yield sample((4, 5), np.array([[2, 1], [3, 3], [-1, 0]]), slice_sizes=(2, 3), offset_dims=(0, 2),
-                         collapsed_slice_dims=(), start_index_map=(1, 0), index_vector_dim=1, outside=outside)  # fmt: skip
+            corners = {
+                "offset_dims": (0, 2),
+                "collapsed_slice_dims": (),
+                "start_index_map": (1, 0),
+                "index_vector_dim": 1,
+            }
+            index = np.array([[2, 1], [3, 3], [-1, 0]])
+            yield sample((4, 5), index, slice_sizes=(2, 3), outside=outside, **corners)
         yield sample((4, 5), np.array([0, -1, -5], np.int32), slice_sizes=(1, 5), outside="zero", wrap=True, **rows)
         yield sample((2, 4, 3), np.array([[1, 0], [3, 3]], np.int32), slice_sizes=(1, 1, 3), offset_dims=(2,),
                      collapsed_slice_dims=(1,), operand_batching_dims=(0,), start_indices_batching_dims=(0,),

@@ -27,7 +27,9 @@ class Patches(Op):
 
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {k: per_dim(cls.name, attrs.get(k, 1), 2, k) for k in ("kernel_size", "strides", "dilation")}
+        made: dict[str, Any] = {
+            k: per_dim(cls.name, attrs.get(k, 1), 2, k) for k in ("kernel_size", "strides", "dilation")
+        }
         padding = padding_of(cls.name, attrs.get("padding", 0), 2)
         made["padding"] = ((0, 0), (0, 0)) if isinstance(padding, str) else padding
         made["data_layout"] = choice(cls.name, attrs.get("data_layout", "NHWC"), ("NHWC", "NCHW"), "data_layout")
@@ -62,8 +64,8 @@ class ImToCol(Patches, name="im_to_col"):
     """All kernel_size patches of images, each as one column.
 
     x [n, c, h, w] ("NCHW") gives [n, c * kh * kw, patches] as PyTorch's `unfold` does; x [n, h, w, c] ("NHWC") gives
-    [n, patches, kh * kw * c], one row per patch. Patches are in row-major order, elements of a patch too (channel first or
-    last as in the data). Outside x is 0. strides, dilation: an int or two; padding: ints or (before, after) pairs.
+    [n, patches, kh * kw * c], one row per patch. Patches are in row-major order, elements of a patch too (channel first
+    or last as in the data). Outside x is 0. strides, dilation: an int or two; padding: ints or (before, after) pairs.
 
     The original does not say how its result is laid out; this is what makes it one matrix product with the weights.
     """
@@ -92,7 +94,9 @@ class ImToCol(Patches, name="im_to_col"):
 
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
         return (
-            F.col_to_im(ct, output_shape=x.shape, kernel_size=self.kernel_size, data_layout=self.data_layout, **self.geometry()),
+            F.col_to_im(
+                ct, output_shape=x.shape, kernel_size=self.kernel_size, data_layout=self.data_layout, **self.geometry()
+            ),
         )
 
     @classmethod
@@ -111,8 +115,8 @@ class ImToCol(Patches, name="im_to_col"):
 class ColToIm(Patches, name="col_to_im"):
     """Adjoint of `im_to_col`: every patch element is added to the pixel it came from (PyTorch's `fold`).
 
-    columns: as `im_to_col` gives them for images of shape output_shape ([n, c, h, w] or [n, h, w, c]); the result has that
-    shape. kernel_size, strides, dilation, padding and data_layout as there.
+    columns: as `im_to_col` gives them for images of shape output_shape ([n, c, h, w] or [n, h, w, c]); the result has
+    that shape. kernel_size, strides, dilation, padding and data_layout as there.
     """
 
     columns: Operand = operand("n k l", "number")
@@ -120,10 +124,14 @@ class ColToIm(Patches, name="col_to_im"):
 
     def infer(self, columns: TensorType) -> TensorType:
         if len(self.output_shape) != 4:
-            raise self.fail(f"`output_shape` has {len(self.output_shape)} entries", expected=f"4 sizes ({self.data_layout})")
+            raise self.fail(
+                f"`output_shape` has {len(self.output_shape)} entries", expected=f"4 sizes ({self.data_layout})"
+            )
         for made, given in zip(self.result(self.output_shape), columns.shape, strict=True):
             if not require_equal(self.name, made, given, "columns of the image"):
-                raise self.fail("columns do not fit the image", expected=str(self.result(self.output_shape)), got=str(columns))
+                raise self.fail(
+                    "columns do not fit the image", expected=str(self.result(self.output_shape)), got=str(columns)
+                )
         return columns.with_shape(self.output_shape)
 
     def _apart(self) -> Sizes:
@@ -154,7 +162,9 @@ class ColToIm(Patches, name="col_to_im"):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 9, 18), kernel_size=(2, 3), output_shape=(2, 4, 5, 3))
-        yield sample((1, 18, 12), kernel_size=3, strides=(2, 1), padding=1, data_layout="NCHW", output_shape=(1, 2, 5, 4))
+        yield sample(
+            (1, 18, 12), kernel_size=3, strides=(2, 1), padding=1, data_layout="NCHW", output_shape=(1, 2, 5, 4)
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:

@@ -16,7 +16,7 @@ from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.graph import OPERATORS, Value
 from stitchwork.ops._build import F
 from stitchwork.ops._contents import known
-from stitchwork.ops._op import building
+from stitchwork.ops._op import Array, building
 
 
 @dataclass
@@ -100,12 +100,14 @@ def _indices(item: Any) -> Any:
         if not item.dtype.is_integer:
             raise _unusable(str(item.dtype))
         return item.content if item.rank == 0 and item.content is not None else item
-    if isinstance(item, Dim) or hasattr(item, "__index__"):
-        return item if isinstance(item, Dim) else int(item.__index__())
+    if isinstance(item, Dim):
+        return item
+    if hasattr(item, "__index__") and not isinstance(item, np.ndarray):
+        return int(item.__index__())
     try:
-        array = np.asarray(item)
+        array: Array = np.asarray(cast("Any", item))
     except (TypeError, ValueError):
-        raise _unusable(type(item).__name__) from None
+        raise _unusable(type(cast("Any", item)).__name__) from None
     if array.dtype.kind not in "iu" and array.size:
         raise _unusable(str(array.dtype))
     return array.astype(np.int64)

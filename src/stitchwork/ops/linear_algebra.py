@@ -121,7 +121,9 @@ class Matmul(Op, name="matmul", operator="matmul", aliases=("matrix_multiplicati
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         if b.rank == 0:
-            raise self.fail("`b` is a scalar", expected="rank 1 or more", got=f"a: {a}  b: {b}", hint="multiply with `*`")
+            raise self.fail(
+                "`b` is a scalar", expected="rank 1 or more", got=f"a: {a}  b: {b}", hint="multiply with `*`"
+            )
         k = b.shape[0] if b.rank == 1 else b.shape[-2]
         if not require_equal(self.name, a.shape[-1], k, "inner sizes agree"):
             raise self.fail("inner sizes differ", expected="as many columns of a as rows of b", got=f"a: {a}  b: {b}")
@@ -225,10 +227,14 @@ class DotGeneral(Op, name="dot_general", internal=True):
             (self.batch_a, self.batch_b, "batch"),
         ):
             if len(mine) != len(yours):
-                raise self.fail(f"`{used}` dims do not pair", expected="as many of a as of b", got=f"{mine} and {yours}")
+                raise self.fail(
+                    f"`{used}` dims do not pair", expected="as many of a as of b", got=f"{mine} and {yours}"
+                )
             for i, j in zip(mine, yours, strict=True):
                 if not require_equal(self.name, a.shape[i], b.shape[j], f"a[{i}] == b[{j}]"):
-                    raise self.fail(f"`{used}` dims differ in size", expected=f"a[{i}] == b[{j}]", got=f"a: {a}  b: {b}")
+                    raise self.fail(
+                        f"`{used}` dims differ in size", expected=f"a[{i}] == b[{j}]", got=f"a: {a}  b: {b}"
+                    )
         for of in ("a", "b"):
             named = getattr(self, f"contract_{of}") + getattr(self, f"batch_{of}")
             if len(set(named)) != len(named):

@@ -40,12 +40,16 @@ def check_broadcasts(op: Op, x: TensorType, **others: TensorType | None) -> None
         fits = t.rank <= x.rank
         if fits:
             made = broadcast_shapes(op.name, x.shape, t.shape)
-            fits = all(require_equal(op.name, a, b, f"`{name}` broadcasts to x") for a, b in zip(made, x.shape, strict=True))
+            fits = all(
+                require_equal(op.name, a, b, f"`{name}` broadcasts to x") for a, b in zip(made, x.shape, strict=True)
+            )
         if not fits:
             raise op.fail(f"`{name}` does not broadcast to x", expected=f"dims of {x}, or 1", got=str(t))
 
 
-def normalized(x: Array, mean: Array, variance: Array, gamma: Array | None, beta: Array | None, epsilon: float) -> Array:
+def normalized(
+    x: Array, mean: Array, variance: Array, gamma: Array | None, beta: Array | None, epsilon: float
+) -> Array:
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, narrow floats in float32."""
     made = (wide_array(x) - wide_array(mean)) / np.sqrt(wide_array(variance) + np.asarray(epsilon, wide_array(x).dtype))
     made = made if gamma is None else made * wide_array(gamma)
@@ -60,9 +64,9 @@ def _optional_wide(x: Value | None) -> Value | None:
 class Normalize(Op, name="normalize"):
     """Normalise by statistics given as tensors: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
-    mean, variance, gamma and beta (the last two optional) broadcast to x. Which normalisation this is depends on the axes over
-    which mean and variance were taken: for [n, h, w, c] data, axes (0, 1, 2) make it batch, (1, 2) instance, (-1,) layer
-    normalisation. Result: shape and dtype of x; narrow floats are computed in float32.
+    mean, variance, gamma and beta (the last two optional) broadcast to x. Which normalisation this is depends on the
+    axes over which mean and variance were taken: for [n, h, w, c] data, axes (0, 1, 2) make it batch, (1, 2) instance,
+    (-1,) layer normalisation. Result: shape and dtype of x; narrow floats are computed in float32.
     """
 
     x: Operand = operand("...", "float")
@@ -96,7 +100,13 @@ class Normalize(Op, name="normalize"):
         dx = grown * scale
         dvariance = dx * centred * (scale * scale * -0.5)
         dgamma = None if gamma is None else convert(wide(ct) * centred * scale, x.dtype)
-        return convert(dx, x.dtype), convert(-dx, x.dtype), convert(dvariance, x.dtype), dgamma, None if beta is None else ct
+        return (
+            convert(dx, x.dtype),
+            convert(-dx, x.dtype),
+            convert(dvariance, x.dtype),
+            dgamma,
+            None if beta is None else ct,
+        )
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -198,8 +208,8 @@ class NormalizationGradient(Gradient, name="normalization_gradient"):
 
     (g - mean(g) - x' * mean(g * x')) / sqrt(variance + epsilon),   g = gradient * gamma, x' = normalised source
 
-    gradient, source: as result and x; mean, variance, gamma as given to it. gamma_gradient and beta_gradient, where they
-    are known already (the ops of that name), save sums; they hold where gamma is constant along `axes`.
+    gradient, source: as result and x; mean, variance, gamma as given to it. gamma_gradient and beta_gradient, where
+    they are known already (the ops of that name), save sums; they hold where gamma is constant along `axes`.
     """
 
     gradient: Operand = operand("...", "float")
@@ -252,8 +262,8 @@ class NormalizationGradient(Gradient, name="normalization_gradient"):
 
 # --- layers ---------------------------------------------------------------------------------------------------------
 class LayerNorm(Op, name="layer_norm"):
-    """Normalise each row over `axes` (the last dim unless given) by its own mean and population variance, then
-    * gamma + beta where given, which broadcast to x. Result: shape and dtype of x; narrow floats are computed in float32.
+    """Normalise each row over `axes` (the last dim unless given) by its own mean and population variance, then * gamma
+    + beta where given, which broadcast to x. Result: shape and dtype of x; narrow floats are computed in float32.
     """
 
     x: Operand = operand("...", "float")
@@ -297,12 +307,14 @@ def by_own_statistics(x: Value, axes: Ints, gamma: Value | None, beta: Value | N
     own = wide(x)
     mean = F.mean(own, axes=axes, keepdims=True)
     variance = F.variance(own, mean, axes=axes, keepdims=True)
-    return convert(F.normalize(own, mean, variance, _optional_wide(gamma), _optional_wide(beta), epsilon=epsilon), x.dtype)
+    return convert(
+        F.normalize(own, mean, variance, _optional_wide(gamma), _optional_wide(beta), epsilon=epsilon), x.dtype
+    )
 
 
 class RmsNorm(Op, name="rms_norm"):
-    """x / sqrt(mean of x² over `axes` + epsilon), times gamma where given, which broadcasts to x. axes: the last dim unless
-    given. Result: shape and dtype of x; narrow floats are computed in float32.
+    """x / sqrt(mean of x² over `axes` + epsilon), times gamma where given, which broadcasts to x. axes: the last dim
+    unless given. Result: shape and dtype of x; narrow floats are computed in float32.
     """
 
     x: Operand = operand("...", "float")
@@ -347,7 +359,10 @@ class PerChannel(Op):
 
     @classmethod
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-        return {**attrs, "channel_axis": axis_index(cls.name, attrs.get("channel_axis", -1), types[0].rank, "channel_axis")}
+        return {
+            **attrs,
+            "channel_axis": axis_index(cls.name, attrs.get("channel_axis", -1), types[0].rank, "channel_axis"),
+        }
 
     def check_channels(self, x: TensorType, **vectors: TensorType | None) -> None:
         """Raises OpError where a vector does not have one element per channel."""
@@ -367,8 +382,8 @@ class PerChannel(Op):
 class BatchNorm(PerChannel, name="batch_norm"):
     """Batch normalisation at inference: (x - mean) / sqrt(variance + epsilon) * gamma + beta, per channel.
 
-    mean, variance and (optional) gamma, beta: [c] with c the size of x along channel_axis (last unless given). Result: shape
-    and dtype of x.
+    mean, variance and (optional) gamma, beta: [c] with c the size of x along channel_axis (last unless given). Result:
+    shape and dtype of x.
     """
 
     x: Operand = operand("...", "float")
@@ -402,7 +417,8 @@ class BatchNorm(PerChannel, name="batch_norm"):
 class InstanceNorm(PerChannel, name="instance_norm"):
     """Normalise each channel of each batch element by its own mean and population variance over the other dims.
 
-    x [n, ..., c] (channels at channel_axis, last unless given); gamma, beta [c], optional. Result: shape and dtype of x.
+    x [n, ..., c] (channels at channel_axis, last unless given); gamma, beta [c], optional. Result: shape and dtype of
+    x.
     """
 
     x: Operand = operand("...", "float")
@@ -411,7 +427,9 @@ class InstanceNorm(PerChannel, name="instance_norm"):
 
     def infer(self, x: TensorType, gamma: TensorType | None, beta: TensorType | None) -> TensorType:
         if x.rank < 3 or self.channel_axis == 0:
-            raise self.fail("x has no spatial dims", expected="[n, spatial..., c], channels at channel_axis", got=str(x))
+            raise self.fail(
+                "x has no spatial dims", expected="[n, spatial..., c], channels at channel_axis", got=str(x)
+            )
         self.check_channels(x, gamma=gamma, beta=beta)
         return x
 
@@ -457,7 +475,9 @@ class GroupNorm(PerChannel, name="group_norm"):
         self.check_channels(x, gamma=gamma, beta=beta)
         c = x.shape[self.channel_axis]
         if self.groups < 1 or not require_equal(self.name, dims.mod(c, self.groups), 0, "channels divide into groups"):
-            raise self.fail("channels do not divide into groups", expected=f"a multiple of groups={self.groups}", got=str(c))
+            raise self.fail(
+                "channels do not divide into groups", expected=f"a multiple of groups={self.groups}", got=str(c)
+            )
         return x
 
     def _apart(self, shape: tuple[Size, ...]) -> tuple[tuple[Size, ...], Ints]:

@@ -24,10 +24,10 @@ from stitchwork.ops._pool_forms import (
 class MaxPooling2d(MaxPooling, name="max_pooling2d"):
     """Largest element of each window of images; NaN where the window holds one.
 
-    x [n, h, w, c] ("NHWC", or `data_layout` "NCHW"), result alike with h' = (h + top + bottom - ((kh - 1) * dilation + 1)) //
-    stride + 1. kernel_size, strides (default 1), dilation: an int or two. padding: "valid", "same", "same_lower", ints or
-    (before, after) pairs; what lies outside is never chosen. ceil_mode rounds the number of windows up; a window must still
-    start inside the input or the padding before it, as in PyTorch and ONNX.
+    x [n, h, w, c] ("NHWC", or `data_layout` "NCHW"), result alike with h' = (h + top + bottom - ((kh - 1) * dilation +
+    1)) // stride + 1. kernel_size, strides (default 1), dilation: an int or two. padding: "valid", "same",
+    "same_lower", ints or (before, after) pairs; what lies outside is never chosen. ceil_mode rounds the number of
+    windows up; a window must still start inside the input or the padding before it, as in PyTorch and ONNX.
     """
 
     @classmethod
@@ -79,7 +79,9 @@ class MaxPooling4d(MaxPooling, name="max_pooling4d"):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1)))
+        yield sample(
+            (2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1))
+        )
         yield sample((2, 1, 3, 4, 2), kernel_size=(1, 1, 2, 1))
 
     @classmethod
@@ -90,10 +92,10 @@ class MaxPooling4d(MaxPooling, name="max_pooling4d"):
 class MaxPooling2dReturnIndices(MaxPoolingReturnIndices, name="max_pooling2d_return_indices"):
     """As `max_pooling2d`, with a second result: where each element was found, i32.
 
-    return_indices_mode: "global_flatten_Nd" counts row-major over the innermost N dims of x, "local_flatten_Nd" over those of
-    the window (N from 1 to 4). Default: the spatial dims and what is inside them, which for "NCHW" is h * W + w (PyTorch),
-    for "NHWC" (h * W + w) * C + c (TensorFlow). The first of equal elements wins; NaN and padding are never chosen, -1 where
-    nothing is left.
+    return_indices_mode: "global_flatten_Nd" counts row-major over the innermost N dims of x, "local_flatten_Nd" over
+    those of the window (N from 1 to 4). Default: the spatial dims and what is inside them, which for "NCHW" is h * W +
+    w (PyTorch), for "NHWC" (h * W + w) * C + c (TensorFlow). The first of equal elements wins; NaN and padding are
+    never chosen, -1 where nothing is left.
     """
 
     @classmethod
@@ -110,8 +112,8 @@ class MaxPooling2dReturnIndices(MaxPoolingReturnIndices, name="max_pooling2d_ret
 
 
 class MaxPooling4dReturnIndices(MaxPoolingReturnIndices, name="max_pooling4d_return_indices"):
-    """As `max_pooling4d`, with a second result: where each element was found. See `max_pooling2d_return_indices`; the default
-    mode is "global_flatten_4d".
+    """As `max_pooling4d`, with a second result: where each element was found. See `max_pooling2d_return_indices`; the
+    default mode is "global_flatten_4d".
     """
 
     spatial: ClassVar[int] = 4
@@ -119,19 +121,24 @@ class MaxPooling4dReturnIndices(MaxPoolingReturnIndices, name="max_pooling4d_ret
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1)))
+        yield sample(
+            (2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1))
+        )
 
 
 class MaxPooling2dGradient(MaxPoolingGradient, name="max_pooling2d_gradient"):
     """Cotangent of x of `max_pooling2d`: each gradient goes to the first largest element of its window.
 
-    gradient: as the result of the pooling; source: its x. All else are its attributes. The result has the shape of source.
+    gradient: as the result of the pooling; source: its x. All else are its attributes. The result has the shape of
+    source.
     """
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 2, 2, 3), (2, 6, 5, 3), kernel_size=(3, 2), strides=2)
-        yield sample((1, 2, 4, 3), (1, 2, 7, 6), kernel_size=2, strides=(2, 3), padding=1, ceil_mode=True, data_layout="NCHW")
+        yield sample(
+            (1, 2, 4, 3), (1, 2, 7, 6), kernel_size=2, strides=(2, 3), padding=1, ceil_mode=True, data_layout="NCHW"
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -153,7 +160,8 @@ class MaxPooling2dGradientWithIndices(MaxPoolingGradientWithIndices, name="max_p
     """Cotangent of x of `max_pooling2d`, given the indices of `max_pooling2d_return_indices`.
 
     gradient, indices: as the results of that op; output_shape: the shape of its x (sizes, or an integer tensor known at
-    compile time). All else, return_indices_mode too, as there. An index that means no element of its window adds nothing.
+    compile time). All else, return_indices_mode too, as there. An index that means no element of its window adds
+    nothing.
     """
 
     @classmethod
@@ -161,14 +169,28 @@ class MaxPooling2dGradientWithIndices(MaxPoolingGradientWithIndices, name="max_p
         at = np.array([[0, 6], [13, 19]], np.int32).reshape(1, 1, 2, 2)
         yield sample((1, 1, 2, 2), at, kernel_size=2, strides=(2, 3), output_shape=(1, 1, 4, 5), data_layout="NCHW")
         inside = np.array([[0, 3], [-1, 2]], np.int32).reshape(1, 2, 2, 1)
-        yield sample((1, 2, 2, 1), inside, kernel_size=2, strides=2, output_shape=(1, 4, 5, 1), return_indices_mode="local_flatten_4d")
+        yield sample(
+            (1, 2, 2, 1),
+            inside,
+            kernel_size=2,
+            strides=2,
+            output_shape=(1, 4, 5, 1),
+            return_indices_mode="local_flatten_4d",
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
         at = np.zeros((1, 2, 2, 1), np.int32)
         yield (
             "do not tell the elements of a window apart",
-            sample((1, 2, 2, 1), at, kernel_size=2, strides=2, output_shape=(1, 4, 4, 1), return_indices_mode="global_flatten_2d"),
+            sample(
+                (1, 2, 2, 1),
+                at,
+                kernel_size=2,
+                strides=2,
+                output_shape=(1, 4, 4, 1),
+                return_indices_mode="global_flatten_2d",
+            ),
         )
         yield "`output_shape` has 2 entries", sample((1, 2, 2, 1), at, kernel_size=2, strides=2, output_shape=(4, 4))
         yield "`gradient` does not fit", sample((1, 2, 2, 1), at, kernel_size=2, strides=2, output_shape=(1, 6, 4, 1))
@@ -240,7 +262,9 @@ class AvgPooling4d(AvgPooling, name="avg_pooling4d"):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1)))
+        yield sample(
+            (2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1))
+        )
 
 
 class AvgPooling2dGradient(AvgPoolingGradient, name="avg_pooling2d_gradient"):
@@ -252,7 +276,9 @@ class AvgPooling2dGradient(AvgPoolingGradient, name="avg_pooling2d_gradient"):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 2, 2, 3), (2, 6, 5, 3), kernel_size=(3, 2), strides=2)
-        yield sample((1, 2, 4, 3), (1, 2, 7, 6), kernel_size=3, strides=(2, 3), padding=1, ceil_mode=True, data_layout="NCHW")
+        yield sample(
+            (1, 2, 4, 3), (1, 2, 7, 6), kernel_size=3, strides=(2, 3), padding=1, ceil_mode=True, data_layout="NCHW"
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -278,11 +304,14 @@ class L2NormPooling4d(L2NormPooling, name="l2_norm_pooling4d"):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1)))
+        yield sample(
+            (2, 3, 4, 5), kernel_size=(1, 2, 2, 3), strides=(1, 1, 2, 2), padding=((0, 0), (0, 1), (1, 0), (1, 1))
+        )
 
 
 class L2NormPooling4dGradient(L2NormPoolingGradient, name="l2_norm_pooling4d_gradient"):
-    """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the norm is 0.
+    """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the norm is
+    0.
 
     gradient: as the result of the pooling; source: its x. All else are its attributes.
     """
@@ -307,7 +336,10 @@ avg_pooling1d, avg_pooling2d, avg_pooling3d, avg_pooling4d = (
     F.avg_pooling3d,
     F.avg_pooling4d,
 )
-max_pooling2d_return_indices, max_pooling4d_return_indices = F.max_pooling2d_return_indices, F.max_pooling4d_return_indices
+max_pooling2d_return_indices, max_pooling4d_return_indices = (
+    F.max_pooling2d_return_indices,
+    F.max_pooling4d_return_indices,
+)
 max_pooling2d_gradient, max_pooling4d_gradient = F.max_pooling2d_gradient, F.max_pooling4d_gradient
 max_pooling2d_gradient_with_indices = F.max_pooling2d_gradient_with_indices
 max_pooling4d_gradient_with_indices = F.max_pooling4d_gradient_with_indices

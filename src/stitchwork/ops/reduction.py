@@ -21,7 +21,7 @@ from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, reduce,
 from stitchwork.ops._build import F
 from stitchwork.ops._contents import as_objects
 from stitchwork.ops._families import Reduction, accumulator, count, reduction_index
-from stitchwork.ops._op import Array, Operand, Sample, operand, sample
+from stitchwork.ops._op import Array, Ints, Op, Operand, Sample, operand, sample
 from stitchwork.ops._values import convert, indicator, spread
 
 _NAN_ROWS = np.array([[1, np.nan, 3], [np.nan, np.nan, np.nan], [np.nan, -np.inf, -2]], np.float32)
@@ -108,8 +108,6 @@ class ReductionProduct(Reduction, name="reduction_product", aliases=("prod", "pr
         before = F.cumulative_product(flat, axis=-1, exclusive=True)
         after = F.cumulative_product(flat, axis=-1, exclusive=True, reverse=True)
         others = before * after
-        if others.dtype.is_complex:
-            others = F.conjugate(others)
         back = F.permute(F.reshape(others, shape=rows.shape), permutation=tuple(order.index(d) for d in range(x.rank)))
         return (spread(ct, x.shape, self.over, self.keepdims) * back,)
 
@@ -268,6 +266,9 @@ class Position(Reduction):
             return cast(reduce(self.kind(), x[index], *over), int32)
         alone = const(0, int32)
         return where(call("isnan", x[index]), -1, alone) if x.dtype.is_float else alone
+
+    def permuted(self, permutation: Ints) -> Op | None:
+        return super().permuted(permutation) if len(self.over) <= 1 else None  # positions count in the order of dims
 
     def _positions(self, x: Array, ufunc: np.ufunc) -> Array:
         wide = wide_array(x)

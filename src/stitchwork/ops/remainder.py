@@ -129,7 +129,7 @@ class Maximum(Extreme, name="maximum", aliases=("fmax",)):
 
 
 class MinimumNanPropagation(Extreme, name="minimum_nan_propagation"):
-    """The smaller of a and b, broadcast; NaN where either is NaN. Also for integers and bools, which the original refuses."""
+    """The smaller of a and b, broadcast; NaN where either is NaN. The original refuses integers and bools."""
 
     def wide(self, a: Array, b: Array) -> Any:
         return np.minimum(a, b)
@@ -142,7 +142,7 @@ class MinimumNanPropagation(Extreme, name="minimum_nan_propagation"):
 
 
 class MaximumNanPropagation(Extreme, name="maximum_nan_propagation"):
-    """The larger of a and b, broadcast; NaN where either is NaN. Also for integers and bools, which the original refuses."""
+    """The larger of a and b, broadcast; NaN where either is NaN. The original refuses integers and bools."""
 
     def wide(self, a: Array, b: Array) -> Any:
         return np.maximum(a, b)

@@ -61,7 +61,9 @@ class Forward(Resampling):
 def check_sizes(op: Resampling, x: TensorType, *scale_offset: TensorType) -> None:
     """Raises OpError where x cannot be resized; unknown sizes get guards."""
     if op.mode != "nearest" and not x.dtype.is_float:
-        raise op.fail(f"x has dtype {x.dtype}", expected="a float dtype, or mode nearest", got=str(x), hint="convert x with cast")
+        raise op.fail(
+            f"x has dtype {x.dtype}", expected="a float dtype, or mode nearest", got=str(x), hint="convert x with cast"
+        )
     for a in op.axes:
         if not require_at_least(op.name, x.shape[a], 1, f"dim {a} has elements"):
             raise op.fail(f"dim {a} has no elements", expected="size >= 1", got=str(x))
@@ -90,7 +92,9 @@ class Backward(Resampling):
             wanted = gradient.shape[d] if d in self.axes else source.shape[d]
             fits = fits and require_equal(self.name, gradient.shape[d], wanted, f"dim {d} of gradient and source")
         if not fits:
-            raise self.fail("`gradient` does not fit `source`", expected=f"{source} but for axes {self.axes}", got=str(gradient))
+            raise self.fail(
+                "`gradient` does not fit `source`", expected=f"{source} but for axes {self.axes}", got=str(gradient)
+            )
         return source
 
     def numpy(self, gradient: Array, source: Array, *scale_offset: Array) -> Array:
@@ -115,21 +119,23 @@ class Backward(Resampling):
 class Resize(Forward, name="resize"):
     """Resize along some axes.
 
-    size: the new sizes (ints, or an integer tensor known at compile time); or scales: factors, the new size is floor(n * scale).
-    axes: which dims these are for. Without axes, `layout` ("NHWC", "NCHW", "HWC", "CHW", "HW") names height and width; without
-    both, as many entries as x has dims mean all of them, and two mean height and width of [n, h, w, c], [h, w, c] or [h, w].
+    size: the new sizes (ints, or an integer tensor known at compile time); or scales: factors, the new size is floor(n
+    * scale). axes: which dims these are for. Without axes, `layout` ("NHWC", "NCHW", "HWC", "CHW", "HW") names height
+    and width; without both, as many entries as x has dims mean all of them, and two mean height and width of [n, h, w,
+    c], [h, w, c] or [h, w].
 
     mode: "nearest" (any dtype), "bilinear" (between neighbours along every axis), "cubic" (Keys' kernel with
     cubic_coefficient). Floats narrower than 32 bits are interpolated in float32.
 
-    Result i reads position x of n (scale: the given one, else new size / n). By default x = i / scale; center_result: x = (i +
-    0.5) / scale - 0.5 (OpenCV, TensorFlow 2); align_corners: x = i * (n - 1) / (size - 1). `coordinates` names one of ONNX
-    instead: half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, tf_half_pixel_for_nn,
-    tf_crop_and_resize (with roi: starts, then ends, as fractions). Positions are moved inside; with `extrapolation`, results
-    whose position lies outside have that value instead. exclude_outside: neighbours outside get no weight, the others more.
+    Result i reads position x of n (scale: the given one, else new size / n). By default x = i / scale; center_result: x
+    = (i + 0.5) / scale - 0.5 (OpenCV, TensorFlow 2); align_corners: x = i * (n - 1) / (size - 1). `coordinates` names
+    one of ONNX instead: half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric,
+    tf_half_pixel_for_nn, tf_crop_and_resize (with roi: starts, then ends, as fractions). Positions are moved inside;
+    with `extrapolation`, results whose position lies outside have that value instead. exclude_outside: neighbours
+    outside get no weight, the others more.
 
-    rounding of nearest: "round_prefer_ceil" (default; of two equally near, the upper), "round_prefer_floor", "ceil", "floor",
-    "round_to_even", "round_to_odd".
+    rounding of nearest: "round_prefer_ceil" (default; of two equally near, the upper), "round_prefer_floor", "ceil",
+    "floor", "round_to_even", "round_to_odd".
     """
 
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
@@ -144,8 +150,17 @@ class Resize(Forward, name="resize"):
             yield sample((5, 4), size=(7, 1), mode=mode, align_corners=True)
         for kind in ("half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric"):
             yield sample((5, 1, 4), scales=(1.7, 0.3), axes=(0, -1), mode="linear", coordinates=kind)
-        yield sample((5, 6), size=(4, 3), mode="linear", coordinates="tf_crop_and_resize", roi=(0.2, -0.3, 0.9, 1.4), extrapolation=1.5)
-        yield sample((4, 4), size=(8, 7), mode="cubic", center_result=True, exclude_outside=True, cubic_coefficient=-0.5)
+        yield sample(
+            (5, 6),
+            size=(4, 3),
+            mode="linear",
+            coordinates="tf_crop_and_resize",
+            roi=(0.2, -0.3, 0.9, 1.4),
+            extrapolation=1.5,
+        )
+        yield sample(
+            (4, 4), size=(8, 7), mode="cubic", center_result=True, exclude_outside=True, cubic_coefficient=-0.5
+        )
         for rounding in ("round_prefer_floor", "ceil", "floor", "round_to_even", "round_to_odd"):
             yield sample((6,), size=(12,), rounding=rounding)
         yield Sample(((2, 3),), {"size": (4, 3)}, dtype="i32", grad=False)
@@ -193,19 +208,28 @@ class ResizeBilinear(Forward, name="resize_bilinear"):
 class ResizeGradient(Backward, name="resize_gradient"):
     """Cotangent of x of `resize`: each gradient is added to what its result read, times the weight it had.
 
-    gradient: as the result of the resize; source: its x (only its shape matters); the other attributes are those of the resize,
-    size left out. The result has the shape of source.
+    gradient: as the result of the resize; source: its x (only its shape matters); the other attributes are those of the
+    resize, size left out. The result has the shape of source.
     """
 
     def vjp(self, ct: Value, gradient: Value, source: Value) -> tuple[Value, None]:
-        return F.resize(ct, **{**self.forward(gradient.shape), "extrapolation": None if self.extrapolation is None else 0.0}), None
+        return F.resize(
+            ct, **{**self.forward(gradient.shape), "extrapolation": None if self.extrapolation is None else 0.0}
+        ), None
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for mode in ("nearest", "bilinear", "cubic"):
-            yield sample((2, 6, 7, 3), (2, 3, 4, 3), mode=mode, center_result=True)
-            yield sample((1, 2, 3, 2), (1, 2, 5, 4), mode=mode, layout="NCHW", align_corners=True)
-        yield sample((4, 3), (5, 6), mode="linear", coordinates="tf_crop_and_resize", roi=(0.2, -0.3, 0.9, 1.4), extrapolation=1.5)
+            yield sample((1, 4, 5, 2), (1, 3, 4, 2), mode=mode, center_result=True)
+            yield sample((1, 2, 3, 2), (1, 2, 4, 3), mode=mode, layout="NCHW", align_corners=True)
+        yield sample(
+            (4, 3),
+            (5, 6),
+            mode="linear",
+            coordinates="tf_crop_and_resize",
+            roi=(0.2, -0.3, 0.9, 1.4),
+            extrapolation=1.5,
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -219,7 +243,7 @@ class ResizeNearestGradient(Backward, name="resize_nearest_gradient"):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 6, 7, 3), (2, 3, 4, 3), rounding="ceil")
+        yield sample((1, 4, 5, 2), (1, 3, 4, 2), rounding="ceil")
 
 
 class ResizeBilinearGradient(Backward, name="resize_bilinear_gradient"):
@@ -229,7 +253,7 @@ class ResizeBilinearGradient(Backward, name="resize_bilinear_gradient"):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 6, 7, 3), (2, 3, 4, 3))
+        yield sample((1, 4, 5, 2), (1, 3, 4, 2))
 
 
 # --- by scale and offset --------------------------------------------------------------------------------------------
@@ -248,8 +272,8 @@ class ForwardScaleOffset(Forward):
 class ResizeScaleOffset(ForwardScaleOffset, name="resize_scale_offset"):
     """Resize where result and source positions are related by result = source * scale + offset.
 
-    scale, offset: [number of resized axes], in the order of the axes. No gradient goes to them. size, axes, layout, mode and
-    rounding as in `resize`; positions outside x are moved to its border.
+    scale, offset: [number of resized axes], in the order of the axes. No gradient goes to them. size, axes, layout,
+    mode and rounding as in `resize`; positions outside x are moved to its border.
     """
 
     @classmethod
@@ -272,7 +296,9 @@ class ResizeNearestScaleOffset(ForwardScaleOffset, name="resize_nearest_scale_of
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 3, 4, 3), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32), size=(6, 7), rounding="floor")
+        yield sample(
+            (2, 3, 4, 3), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32), size=(6, 7), rounding="floor"
+        )
 
 
 class ResizeBilinearScaleOffset(ForwardScaleOffset, name="resize_bilinear_scale_offset"):
@@ -294,7 +320,9 @@ class BackwardScaleOffset(Backward):
     offset: Operand = operand("k", "float", "S")
     coordinates: str = "scale_offset"
 
-    def vjp(self, ct: Value, gradient: Value, source: Value, scale: Value, offset: Value) -> tuple[Value, None, None, None]:
+    def vjp(
+        self, ct: Value, gradient: Value, source: Value, scale: Value, offset: Value
+    ) -> tuple[Value, None, None, None]:
         return F.resize_scale_offset(ct, scale, offset, **self.forward(gradient.shape)), None, None, None
 
 
@@ -305,7 +333,7 @@ class ResizeScaleOffsetGradient(BackwardScaleOffset, name="resize_scale_offset_g
     def samples(cls) -> Iterator[Sample]:
         scale, offset = np.array([1.5, 2.0], np.float32), np.array([0.25, -1.0], np.float32)
         for mode in ("nearest", "bilinear"):
-            yield sample((2, 6, 7, 3), (2, 3, 4, 3), scale, offset, mode=mode)
+            yield sample((1, 4, 5, 2), (1, 3, 4, 2), scale, offset, mode=mode)
 
 
 class ResizeNearestScaleOffsetGradient(BackwardScaleOffset, name="resize_nearest_scale_offset_gradient"):
@@ -315,7 +343,7 @@ class ResizeNearestScaleOffsetGradient(BackwardScaleOffset, name="resize_nearest
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 6, 7, 3), (2, 3, 4, 3), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32))
+        yield sample((1, 4, 5, 2), (1, 3, 4, 2), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32))
 
 
 class ResizeBilinearScaleOffsetGradient(BackwardScaleOffset, name="resize_bilinear_scale_offset_gradient"):
@@ -325,13 +353,16 @@ class ResizeBilinearScaleOffsetGradient(BackwardScaleOffset, name="resize_biline
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield sample((2, 6, 7, 3), (2, 3, 4, 3), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32))
+        yield sample((1, 4, 5, 2), (1, 3, 4, 2), np.array([1.5, 2.0], np.float32), np.zeros(2, np.float32))
 
 
 resize, resize_nearest, resize_bilinear = F.resize, F.resize_nearest, F.resize_bilinear
 resize_gradient = F.resize_gradient
 resize_nearest_gradient, resize_bilinear_gradient = F.resize_nearest_gradient, F.resize_bilinear_gradient
 resize_scale_offset, resize_scale_offset_gradient = F.resize_scale_offset, F.resize_scale_offset_gradient
-resize_nearest_scale_offset, resize_bilinear_scale_offset = F.resize_nearest_scale_offset, F.resize_bilinear_scale_offset
+resize_nearest_scale_offset, resize_bilinear_scale_offset = (
+    F.resize_nearest_scale_offset,
+    F.resize_bilinear_scale_offset,
+)
 resize_nearest_scale_offset_gradient = F.resize_nearest_scale_offset_gradient
 resize_bilinear_scale_offset_gradient = F.resize_bilinear_scale_offset_gradient

@@ -142,8 +142,8 @@ class ByVectors(Scattering):
             raise self.fail("the last dim of `indices` must have a known size", got=str(indices))
         rest = data.rank - b - k
         if rest < 0 or updates.rank != q - 1 + rest:
-            raise self.fail("the ranks do not fit", expected=f"updates of rank {q - 1 + max(rest, 0)}, that of indices "
-                            f"without the last dim and of the dims not indexed", got=f"{data}  {updates}  {indices}")  # fmt: skip
+            raise self.fail("the ranks do not fit", expected=f"updates of rank {q - 1 + max(rest, 0)}: indices without "
+                            f"the last dim, then dims not indexed", got=f"{data}  {updates}  {indices}")  # fmt: skip
         return ScatterGeneral(
             update_window_dims=tuple(range(q - 1, q - 1 + rest)),
             inserted_window_dims=tuple(range(b, b + k)),
@@ -170,7 +170,7 @@ class ScatterND(ByVectors, IntoShape, name="scatter_nd"):
     def samples(cls) -> Iterator[Sample]:
         index = np.array([[0], [3], [-1], [9], [0]], np.int32)
         for mode in MODES:
-            yield Sample(((5, 3), index), {"shape": (4, 3), "mode": mode}, domain=(0.5, 2.0))
+            yield Sample(((5, 3), index), {"shape": (4, 3), "mode": mode}, (0.5, 2.0), grad=mode not in ("min", "max"))
         yield sample((2, 3), np.array([[[1], [0], [1]], [[3], [3], [2]]]), shape=(2, 4), batch_dims=1)
         yield sample((4,), np.array([[0, 1], [3, -1], [4, 0], [0, 1]]), shape=(4, 5))
         yield Sample(((3,), np.array([[1], [0], [1]])), {"shape": (3,), "mode": "max"}, dtype="i32", grad=False)
@@ -317,7 +317,8 @@ class ScatterAlongAxis(AlongAxis, IntoShape, name="scatter_along_axis"):
     def samples(cls) -> Iterator[Sample]:
         index = np.array([[2, 1, 0], [1, -1, 2]], np.int32)
         for mode in MODES:
-            yield Sample(((2, 3), index), {"shape": (4, 3), "axis": 0, "mode": mode}, domain=(0.5, 2.0))
+            attrs = {"shape": (4, 3), "axis": 0, "mode": mode}
+            yield Sample(((2, 3), index), attrs, (0.5, 2.0), grad=mode not in ("min", "max"))
         yield sample((2, 3), index, shape=(2, 2))
         yield sample((2, 3), index, shape=(3, 3))
 

@@ -73,7 +73,7 @@ class ScatterGeneral(Op, name="scatter_general", internal=True):
         at, ok = self.numbers(x.ndim).located(
             updates.shape, indices, x.shape, window, self.wrap, self.outside == "clamp"
         )
-        made = x.copy()
+        made = np.array(x)
         combine(made, tuple(p[ok] for p in at), updates[ok], self.mode)
         return made
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from stitchwork.ir import dims, dtypes
+from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Content, Value
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, where
 from stitchwork.ops._build import F
 from stitchwork.ops._families import Pointwise
-from stitchwork.ops._op import Array, Operand, Sample, broadcast_shapes, operand, sample
+from stitchwork.ops._op import Array, Operand, Sample, operand, sample
 from stitchwork.ops._pointwise import SPECIAL, combined, narrow, wide_dtype, widen
 from stitchwork.ops.logical import truth
 
@@ -29,8 +30,8 @@ class Select(Pointwise, name="select", aliases=("where",)):
     on_true: Operand = operand("...", "any")
     on_false: Operand = operand("...", "any")
 
-    def infer(self, predicate: TensorType, on_true: TensorType, on_false: TensorType) -> TensorType:
-        return on_true.with_shape(broadcast_shapes(self.name, predicate.shape, on_true.shape, on_false.shape))
+    def result_dtype(self, *dtypes: DType) -> DType:
+        return dtypes[1]
 
     def numpy(self, predicate: Array, on_true: Array, on_false: Array) -> Array:
         return np.where(predicate != 0, on_true, on_false)
@@ -77,8 +78,8 @@ class Clamp(Pointwise, name="clamp", aliases=("clip",)):
     min_value: Operand = operand("...", "real", optional=True)
     max_value: Operand = operand("...", "real", optional=True)
 
-    def infer(self, x: TensorType, low: TensorType | None, high: TensorType | None) -> TensorType:
-        return x.with_shape(broadcast_shapes(self.name, *(t.shape for t in (x, low, high) if t is not None)))
+    def infer(self, *types: TensorType | None) -> TensorType:
+        return super().infer(*(t for t in types if t is not None))
 
     def numpy(self, x: Array, low: Array | None, high: Array | None) -> Array:
         made = widen(x)

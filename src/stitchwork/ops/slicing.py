@@ -142,7 +142,7 @@ class SliceWrite(Op, name="slice_write", internal=True):
         return data
 
     def numpy(self, data: Array, update: Array) -> Array:
-        made = data.copy()
+        made = np.array(data)
         positions, points = grid_arrays(data.shape, self.starts, update.shape, self.strides)
         made[positions] = update[points]
         return made
@@ -368,7 +368,7 @@ class SliceUpdate(Slicing, name="slice_update"):
 
     def numpy(self, data: Array, update: Array) -> Array:
         r = self.region(data.shape)
-        made = data.copy()
+        made = np.array(data)
         positions, _ = grid_arrays(data.shape, r.starts, r.sizes, r.strides)
         made[positions] = np.broadcast_to(update, [int(n) for n in r.shape]).reshape([int(n) for n in r.sizes])
         return made

@@ -33,7 +33,8 @@ class AlongAxis(Op):
     def check_same(self, a: TensorType, b: TensorType, names: str) -> None:
         """Raises OpError where two operands differ in shape."""
         if a.rank != b.rank or not all(
-            require_equal(self.name, m, n, f"dim {d} of {names}") for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=True))
+            require_equal(self.name, m, n, f"dim {d} of {names}")
+            for d, (m, n) in enumerate(zip(a.shape, b.shape, strict=True))
         ):
             raise self.fail(f"{names} differ in shape", expected=str(b), got=str(a))
 
@@ -67,8 +68,8 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 
 class Softmax(AlongAxis, name="softmax"):
-    """exp(x) / sum of exp(x) along `axis` (last unless given), without overflow. Shape and dtype of x; narrow floats are
-    computed in float32.
+    """exp(x) / sum of exp(x) along `axis` (last unless given), without overflow. Shape and dtype of x; narrow floats
+    are computed in float32.
     """
 
     x: Operand = operand("... d", "float")
@@ -212,8 +213,8 @@ class Loss(AlongAxis):
 class SoftmaxCrossEntropy(Loss, name="softmax_cross_entropy"):
     """Cross-entropy of labels with softmax(source): -sum along `axis` of labels * log(softmax(source)).
 
-    source: logits; labels: probabilities of the same shape (not class numbers; use one_hot). reduction: "none" gives one loss
-    per row (`axis` goes), "sum" and "mean" (over all other axes) a scalar. Result dtype: that of source.
+    source: logits; labels: probabilities of the same shape (not class numbers; use one_hot). reduction: "none" gives
+    one loss per row (`axis` goes), "sum" and "mean" (over all other axes) a scalar. Result dtype: that of source.
     """
 
     source: Operand = operand("... d", "float")
@@ -233,7 +234,9 @@ class SoftmaxCrossEntropy(Loss, name="softmax_cross_entropy"):
         if self.reduction == "sum":
             losses = F.reduction_sum(losses)
         elif self.reduction == "mean":
-            losses = F.reduction_sum(losses) / size_scalar(losses, count(losses.shape, tuple(range(losses.rank))), losses.dtype)
+            losses = F.reduction_sum(losses) / size_scalar(
+                losses, count(losses.shape, tuple(range(losses.rank))), losses.dtype
+            )
         return convert(losses, source.dtype)
 
     def vjp(self, ct: Value, source: Value, labels: Value) -> tuple[Value, Value]:
@@ -258,8 +261,8 @@ class SoftmaxCrossEntropy(Loss, name="softmax_cross_entropy"):
 class SoftmaxCrossEntropyGradient(Loss, name="softmax_cross_entropy_gradient"):
     """Cotangent of source of `softmax_cross_entropy`: gradient * (softmax(source) * sum of labels - labels).
 
-    gradient: that of the loss (its shape depends on `reduction`; often the constant 1); source, labels, axis and reduction
-    as there.
+    gradient: that of the loss (its shape depends on `reduction`; often the constant 1); source, labels, axis and
+    reduction as there.
     """
 
     gradient: Operand = operand("...", "float")

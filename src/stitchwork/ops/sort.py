@@ -33,6 +33,7 @@ from stitchwork.ops._op import (
     sample,
 )
 from stitchwork.ops._regions import arange
+from stitchwork.ops._values import result_cotangents
 from stitchwork.ops.reduction import wide_array
 
 _RUN = 8  # elements sorted by insertion before merging; short runs beat merging passes
@@ -354,7 +355,7 @@ class SortTogether(Op, name="sort_together", internal=True):
 
     def infer(self, xs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self._finder().infer(xs)
-        return xs
+        return tuple(x.with_shape(xs[0].shape) for x in xs)
 
     def numpy(self, xs: Sequence[Array]) -> tuple[Array, ...]:
         order = self._finder().numpy(xs[: self.num_keys]).astype(np.int64)
@@ -367,14 +368,14 @@ class SortTogether(Op, name="sort_together", internal=True):
         order = self._order(xs)
         return tuple(F.gather_along_axis(x, order, axis=self.axis) for x in xs)
 
-    def vjp(self, cts: tuple[Value, ...] | Value, xs: tuple[Value, ...]) -> tuple[tuple[Value | None, ...]]:
+    def vjp(self, *args: Any) -> tuple[Any]:
+        *given, xs = args
         order = self._order(xs)
-        many = cts if isinstance(cts, tuple) else (cts,)
 
-        def pulled(ct: Value, x: Value) -> Value | None:
-            return F.scatter_along_axis(ct, order, shape=x.shape, axis=self.axis) if x.dtype.kind in "fc" else None
+        def pulled(ct: Value | None, x: Value) -> Value | None:
+            return None if ct is None else F.scatter_along_axis(ct, order, shape=x.shape, axis=self.axis)
 
-        return (tuple(map(pulled, many, xs)),)
+        return (tuple(map(pulled, result_cotangents(given), xs)),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -13,12 +13,12 @@ from stitchwork.ir.dtypes import DType, as_dtype, float32, real_of
 from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
 from stitchwork.ops._build import F
-from stitchwork.ops._families import Reduction, count, reduced_shape
-from stitchwork.ops._op import Array, Operand, Sample, operand, sample
+from stitchwork.ops._families import OverAxes, count, reduced_shape
+from stitchwork.ops._op import Array, Operand, Sample, operand, require_equal, sample
 from stitchwork.ops._values import convert, size_scalar, spread, wide
 
 
-class Statistic(Reduction):
+class Statistic(OverAxes):
     """A reduction made of other ops, in float32 or wider."""
 
     def result_dtype(self, dtype: DType) -> DType:
@@ -101,11 +101,14 @@ class Spread(Statistic):
         return np.divide(total, np.asarray(number - self.ddof, total.dtype))
 
     def infer(self, x: TensorType, mean: TensorType | None = None) -> TensorType:
-        kept = reduced_shape(x.shape, self.over, True)
-        if mean is not None and mean.shape not in (kept, reduced_shape(x.shape, self.over, False)):
-            raise self.fail(
-                "`mean` does not have the shape of the mean", expected=str(x.with_shape(kept)), got=str(mean)
-            )
+        if mean is not None:
+            kept = mean.rank == x.rank
+            wanted = x.with_shape(reduced_shape(x.shape, self.over, kept))
+            if len(wanted.shape) != mean.rank or not all(
+                require_equal(self.name, a, b, "mean has the shape of the mean")
+                for a, b in zip(mean.shape, wanted.shape, strict=True)
+            ):
+                raise self.fail("`mean` does not have the shape of the mean", expected=str(wanted), got=str(mean))
         return super().infer(x)
 
     def centred(self, x: Value, mean: Value | None) -> Value:

@@ -45,21 +45,23 @@ class Stencil(Op, name="stencil"):
 
     y[..., i] = reduction over j in the window of  x[..., i * strides + j * dilation - before] * weights[j]
 
-    The window is not flipped (as SciPy's `correlate`). x [..., sizes], weights of rank r, result [..., counts]. Weights that are
-    known at compile time (lists, arrays) are built into the kernel: of a sum, terms with weight 0 are left out.
+    The window is not flipped (as SciPy's `correlate`). x [..., sizes], weights of rank r, result [..., counts]. Weights
+    that are known at compile time (lists, arrays) are built into the kernel: of a sum, terms with weight 0 are left
+    out.
 
-    reduction: "sum", "product", "min", "max"; or "argmin", "argmax", which give the i32 row-major position of the first extreme
-    inside the window (NaN is never chosen; -1 where nothing is left). In all but sums, zero weights take part: an
-    element counts as x * 0. For SciPy's minimum_filter and the like give weights of 1.
+    reduction: "sum", "product", "min", "max"; or "argmin", "argmax", which give the i32 row-major position of the first
+    extreme inside the window (NaN is never chosen; -1 where nothing is left). In all but sums, zero weights take part:
+    an element counts as x * 0. For SciPy's minimum_filter and the like give weights of 1.
 
-    Outside x, `boundary` decides: "zero"; "constant" (the value `constant`); "reflect" (d c b | a b c d | c b a, NumPy's reflect,
-    SciPy's mirror); "symmetric" (b a | a b c d | d c, NumPy's symmetric, SciPy's reflect); "clamp_to_edge" or "clamp" (SciPy's
-    nearest); "periodic" (period n, NumPy's and SciPy's wrap); "antiperiodic" (periodic, the sign flipped at every wrap).
+    Outside x, `boundary` decides: "zero"; "constant" (the value `constant`); "reflect" (d c b | a b c d | c b a,
+    NumPy's reflect, SciPy's mirror); "symmetric" (b a | a b c d | d c, NumPy's symmetric, SciPy's reflect);
+    "clamp_to_edge" or "clamp" (SciPy's nearest); "periodic" (period n, NumPy's and SciPy's wrap); "antiperiodic"
+    (periodic, the sign flipped at every wrap).
 
-    padding: an int, an int per dim or (before, after) pairs, 0 by default; "valid" (none); "same" (ceil(n / stride) results,
-    an odd element after, so that windows of odd size are centred); "same_lower" (an odd element before). offsets, instead
-    of padding: where the first window starts in x, one int per dim; then there are ceil(n / stride) results.
-    strides, dilation: an int or one per dim. Result dtype: that of x; narrow floats are reduced in float32.
+    padding: an int, an int per dim or (before, after) pairs, 0 by default; "valid" (none); "same" (ceil(n / stride)
+    results, an odd element after, so that windows of odd size are centred); "same_lower" (an odd element before).
+    offsets, instead of padding: where the first window starts in x, one int per dim; then there are ceil(n / stride)
+    results. strides, dilation: an int or one per dim. Result dtype: that of x; narrow floats are reduced in float32.
     """
 
     x: Operand = operand("...", "real")
@@ -78,7 +80,9 @@ class Stencil(Op, name="stencil"):
         made: dict[str, Any] = {k: per_dim(cls.name, attrs.get(k, 1), rank, k) for k in ("strides", "dilation")}
         made["padding"] = padding_of(cls.name, attrs.get("padding", 0), rank)
         boundary = attrs.get("boundary", "zero")
-        made["boundary"] = choice(cls.name, "clamp_to_edge" if boundary == "clamp" else boundary, BOUNDARIES, "boundary")
+        made["boundary"] = choice(
+            cls.name, "clamp_to_edge" if boundary == "clamp" else boundary, BOUNDARIES, "boundary"
+        )
         made["reduction"] = choice(cls.name, attrs.get("reduction", "sum"), REDUCTIONS, "reduction")
         if attrs.get("offsets") is not None:
             made["offsets"] = per_dim(cls.name, attrs["offsets"], rank, "offsets", -(2**31))
@@ -100,7 +104,9 @@ class Stencil(Op, name="stencil"):
         sizes = x.shape[x.rank - r :]
         if self.boundary not in ("zero", "constant"):
             check_not_empty(self, sizes)
-        counts = window_counts(self.name, sizes, self.pads(sizes, weights.shape), weights.shape, self.strides, self.dilation)
+        counts = window_counts(
+            self.name, sizes, self.pads(sizes, weights.shape), weights.shape, self.strides, self.dilation
+        )
         return TensorType(int32 if self.reduction.startswith("arg") else x.dtype, (*x.shape[: x.rank - r], *counts))
 
     def pads(self, sizes: Sizes, window: Sizes) -> Pads:
@@ -127,7 +133,9 @@ class Stencil(Op, name="stencil"):
         window: Any = weights.shape
         g = self.geometry(x.shape, window)
         seen = take_windows(x, window, g["strides"], g["padding"], g["dilation"], g["boundary"], g["fill"])
-        return reduce_terms(wide(seen) * wide(weights.astype(x.dtype)), self.reduction, len(window)).astype(_result(self.reduction, x))
+        return reduce_terms(wide(seen) * wide(weights.astype(x.dtype)), self.reduction, len(window)).astype(
+            _result(self.reduction, x)
+        )
 
     def decompose(self, x: Value, weights: Value) -> Value:
         g = self.geometry(x.shape, weights.shape)
@@ -188,7 +196,9 @@ class Stencil(Op, name="stencil"):
         yield sample((1, 1), (3, 3), padding="same", boundary="reflect")
         yield sample((0, 4), (3,))
         yield Sample(((6, 5), (3, 3)), {"padding": 1}, dtype="f16", grad=False)
-        yield Sample((np.arange(12, dtype=np.int32).reshape(3, 4), np.ones((2, 2), np.int32)), {"reduction": "max"}, grad=False)
+        yield Sample(
+            (np.arange(12, dtype=np.int32).reshape(3, 4), np.ones((2, 2), np.int32)), {"reduction": "max"}, grad=False
+        )
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -272,10 +282,14 @@ class StencilLoop(Kernel, name="stencil_loop", internal=True):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for reduction in REDUCTIONS:
-            yield sample((2, 5, 4), (2, 3), reduction=reduction, strides=(1, 2), padding=((1, 0), (2, 2)), dilation=(2, 1))
+            yield sample(
+                (2, 5, 4), (2, 3), reduction=reduction, strides=(1, 2), padding=((1, 0), (2, 2)), dilation=(2, 1)
+            )
         for boundary in ("reflect", "symmetric", "clamp", "periodic", "antiperiodic"):
             yield sample((5,), (3,), reduction="sum", strides=(1,), padding=((7, 6),), dilation=(1,), boundary=boundary)
-        yield Sample(((9,), (3,)), {"reduction": "sum", "strides": (1,), "padding": ((0, 0),), "dilation": (1,)}, dtype="bf16")
+        yield Sample(
+            ((9,), (3,)), {"reduction": "sum", "strides": (1,), "padding": ((0, 0),), "dilation": (1,)}, dtype="bf16"
+        )
 
 
 class StencilUnrolled(Kernel, name="stencil_unrolled", internal=True):

@@ -26,6 +26,7 @@ from stitchwork.ops._op import (
     require_equal,
     sample,
 )
+from stitchwork.ops._values import result_cotangents
 from stitchwork.ops.sort import sort_axis, stable_order
 
 
@@ -64,10 +65,10 @@ class Extremes(Op):
         order = self.order(x)
         return F.gather_along_axis(x, order, axis=self.axis), order
 
-    def vjp(self, cts: tuple[Value, Value], x: Value) -> tuple[Value | None]:
-        if not x.dtype.is_float:
-            return (None,)
-        return (F.scatter_along_axis(cts[0], self.order(x), shape=x.shape, axis=self.axis),)
+    def vjp(self, *args: Any) -> tuple[Value | None]:
+        *given, x = args
+        ct = result_cotangents(given)[0]
+        return (None if ct is None else F.scatter_along_axis(ct, self.order(x), shape=x.shape, axis=self.axis),)
 
     def permuted(self, permutation: Ints) -> Op:
         return dataclasses.replace(self, axis=permutation.index(self.axis))

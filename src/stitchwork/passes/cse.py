@@ -50,5 +50,5 @@ class _Merge(Rewriter):
 def _op_key(operation: Operation) -> Any:
     array = constant_array(operation.results[0]) if len(operation.results) == 1 else None
     if array is not None and array.size <= _SMALL:
-        return ("constant", array.dtype.str, array.shape, array.tobytes())
+        return ("constant", array.dtype.name, array.shape, array.tobytes())
     return operation.op.key()

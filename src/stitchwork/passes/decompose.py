@@ -9,7 +9,7 @@ from stitchwork.ir.graph import Module, Operation, Value
 from stitchwork.ir.rewrite import Rewriter
 from stitchwork.ir.types import TensorType
 from stitchwork.ops._build import F
-from stitchwork.ops._op import building
+from stitchwork.ops._op import building, require_equal
 from stitchwork.ops.control_flow import ForLoop, WhileLoop
 from stitchwork.passes.base import PassResult
 
@@ -46,9 +46,7 @@ class _Decomposer(Rewriter):
         given = [v for v, s in zip(op.group(operands), op.operands.values(), strict=True) if not s.token]
         made = op.decompose(*given)
         results = tuple(made) if isinstance(made, tuple | list) else (made,)
-        for old, new in zip(operation.results, results, strict=True):
-            assert old.type == new.type, f"{op.name} decomposes to {new.type}, not {old.type}"
-        return results
+        return tuple(_as_declared(operation, old, new) for old, new in zip(operation.results, results, strict=True))
 
     def _as_while(self, operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value]:
         """Count k from 0 in i64, so that no index can overflow; the index is lower + k * step."""
@@ -75,3 +73,15 @@ class _Decomposer(Rewriter):
         op = WhileLoop(segments=(1 + len(carried),))
         loop = block.append(op, (start, *carried), types, (head, body), operation.location)
         return loop.results[1:]
+
+
+def _as_declared(operation: Operation, old: Value, new: Value) -> Value:
+    """The decomposition's result with the type that the op declared; sizes that agree only at run time become guards."""
+    if old.type == new.type:
+        return new
+    name = operation.op.name
+    assert old.dtype is new.dtype and old.rank == new.rank, f"{name} decomposes to {new.type}, not {old.type}"
+    for d, (declared, made) in enumerate(zip(old.shape, new.shape, strict=True)):
+        fits = require_equal(name, declared, made, f"size of result dim {d}", new.module)
+        assert fits, f"{name} decomposes to {new.type}, not {old.type}"
+    return F.reshape(new, old.shape)

@@ -49,7 +49,7 @@ class NativeProgram:
         store.ensure(module)
         self.inputs, self.outputs = program.inputs, program.outputs
         self.binder = Binder(program.inputs, program.outputs, program.symbols, compiled.planned.arena.sizes,
-                             compiled.code.scratch_bytes, list(module.guards.values()), module.bounds, pool.threads)
+                             compiled.code.scratch_bytes, program.guards, program.bounds, pool.threads)
         self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]

@@ -7,6 +7,7 @@ from typing import Any
 
 from stitchwork.backends.cpu import jit
 from stitchwork.backends.cpu.codegen import Code, generate
+from stitchwork.backends.cpu.conv_routine import make_conv
 from stitchwork.backends.cpu.matmul_routine import make_matmul
 from stitchwork.backends.cpu.routines import Maker
 from stitchwork.backends.cpu.target import Target
@@ -46,7 +47,7 @@ class Compiled:
 
 
 # The routines that ops name as data, by name.
-ROUTINES: dict[str, Maker] = {"matmul": make_matmul}
+ROUTINES: dict[str, Maker] = {"matmul": make_matmul, "conv": make_conv}
 
 
 class CpuBackend:

@@ -167,7 +167,11 @@ class Main:
         for info in self.owner.kernels(kernel):
             sizes = self.sizes()
             slots = [self.pointer(s) if isinstance(s, Storage) else sizes(s) for s in info.slots]
-            slots += self._scratch(info)
+            scratch = self._scratch(info)
+            if info.scratch_slot is None:
+                slots += scratch
+            else:
+                slots[info.scratch_slot] = scratch[0]
             self.slots = max(self.slots, len(slots))
             for k, value in enumerate(slots):
                 self.fn.store(value, self.fn.gep(self.context, k, "i64"), 8)

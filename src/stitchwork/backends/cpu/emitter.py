@@ -487,7 +487,7 @@ class Emitter:
             with self.scope(*e.axes):
                 for axis, p in zip(e.axes, position, strict=True):
                     self.axes[axis] = i64(p)
-                if first and not e.kind.startswith("arg"):
+                if first and e.kind not in ("argmax", "argmin", "fmax", "fmin"):  # these treat NaN unlike a first element
                     state = [self.emit(e.body)]
                 else:
                     state = self._merge(e, state, i64(number))

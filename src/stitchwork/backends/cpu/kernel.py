@@ -18,7 +18,11 @@ from stitchwork.loops.kernel import Storage
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What `main` must know of a kernel's function."""
+    """What `main` must know of a kernel's function.
+
+    `slots` are what `ctx` holds; after them come the scratch memory's address and bytes per thread, unless `scratch_slot` names
+    the slot for its address (each thread's part then being `scratch_bytes` long).
+    """
 
     name: str
     slots: tuple[Storage | Size, ...]
@@ -26,6 +30,7 @@ class KernelInfo:
     work: Size
     grain: int
     scratch_bytes: Size
+    scratch_slot: int | None = None
 
 
 PARAMS = [("ptr noalias nocapture readonly", "ctx"), ("i64", "lo"), ("i64", "hi"), ("i64", "tid")]

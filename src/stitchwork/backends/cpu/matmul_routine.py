@@ -10,7 +10,7 @@ from stitchwork.backends.cpu.llvm import Module
 from stitchwork.backends.cpu.matmul import MatmulPlan, MatmulSpec, emit_matmul, pack_operand, plan_matmul
 from stitchwork.backends.cpu.pack import PackPlan, emit_pack
 from stitchwork.backends.cpu.routine import Size as RoutineSize
-from stitchwork.backends.cpu.routines import FusedEpilogue, SlotTable, constant_storage
+from stitchwork.backends.cpu.routines import FusedEpilogue, SlotTable, constant_storage, storage_of
 from stitchwork.backends.cpu.target import Target
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
@@ -89,7 +89,8 @@ class MatmulRoutine:
 
     def emit(self, module: Module, kernel: RoutineKernel) -> list[KernelInfo]:
         """Packing of operands where needed, then the product."""
-        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes))
+        lead = [*self.out.shape[:-1]] if self.plan.spec.batch else [dims.product(self.out.shape[:-1])]
+        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes), lead)
         out_type = scalars.memory_type(kernel.buffer.dtype)
         plan = plan_matmul(self._spec(fused.key(), out_type), self.target)
         slots = self._slots(kernel, plan, fused)
@@ -104,19 +105,14 @@ class MatmulRoutine:
         return infos
 
     def _slots(self, kernel: RoutineKernel, plan: MatmulPlan, fused: FusedEpilogue) -> tuple[Storage | Size, ...]:
-        a, b = (_storage(x.key) for x in kernel.operands)
+        a, b = map(storage_of, kernel.operands)
         if self.weights is not None:
             b = constant_storage(pack_operand(plan, self._matrix(self.weights)))
         spaces = iter(kernel.workspaces)
         packed_a: Storage | Size = next(spaces) if plan.pack_a else 0
         packed_b: Storage | Size = next(spaces) if plan.pack_b else 0
-        return (a, b, _storage(kernel.buffer.key), packed_a, packed_b, *self.table.sizes, *fused.slots)
+        return (a, b, storage_of(kernel.buffer), packed_a, packed_b, *self.table.sizes, *fused.slots)
 
     def _matrix(self, weights: Array) -> Array:
         made = weights.swapaxes(-1, -2) if self.transpose_b else weights
         return made.reshape(made.shape[-2:]) if all(n == 1 for n in made.shape[:-2]) else made
-
-
-def _storage(key: object) -> Storage:
-    assert isinstance(key, Storage)
-    return key

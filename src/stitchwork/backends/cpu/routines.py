@@ -73,8 +73,9 @@ class SlotTable:
 class FusedEpilogue:
     """The epilogue of a kernel as the generators of routines want it: a callback, a key, and the slots that it reads."""
 
-    def __init__(self, kernel: RoutineKernel, first: int) -> None:
-        self.kernel, self.first = kernel, first
+    def __init__(self, kernel: RoutineKernel, first: int, lead: list[Size]) -> None:
+        """first: the slot after the routine's own; lead: sizes of the routine's indices before the last."""
+        self.kernel, self.first, self.lead = kernel, first, lead
         last = kernel.axes[-1]
         stage = Stage(kernel.buffer, kernel.axes, kernel.epilogue)
         self.stage = flatten(stage, keep=last)
@@ -96,7 +97,7 @@ class FusedEpilogue:
         return list(found)
 
     def _symbols(self) -> set[str]:
-        sizes: list[Size] = [*self.kernel.buffer.shape, *(a.extent for a in self.stage.axes)]
+        sizes: list[Size] = [*self.lead, *self.kernel.buffer.shape, *(a.extent for a in self.stage.axes)]
         for e in walk(self.stage.value):
             if isinstance(e, Load):
                 sizes += e.buffer.shape
@@ -133,8 +134,7 @@ class FusedEpilogue:
         em.axes[self.last] = indices[-1]
         rows = [a for a in self.stage.axes if a is not self.last]
         flat: V = i64(0)
-        lead = self.routine_shape(len(indices))
-        for index, n in zip(indices[:-1], lead, strict=True):
+        for index, n in zip(indices[:-1], self.lead, strict=True):
             flat = fn.add(fn.mul(flat, sizes(n)), index)
         for k in range(len(rows) - 1, -1, -1):
             if k == 0:
@@ -144,13 +144,6 @@ class FusedEpilogue:
                 em.axes[rows[k]] = fn.srem(flat, n)
                 flat = fn.sdiv(flat, n)
 
-    def routine_shape(self, rank: int) -> list[Size]:
-        """Sizes of the routine's own leading indices: the result's, its first ones taken together where there are fewer."""
-        shape = list(self.kernel.buffer.shape[:-1])
-        own = rank - 1
-        extra = len(shape) - own
-        return [dims.product(shape[: extra + 1]), *shape[extra + 1 :]] if extra > 0 and own > 0 else shape[:own]
-
     def key(self) -> str:
         """Equal for epilogues that read the same code."""
         if self.is_plain:
@@ -158,7 +151,7 @@ class FusedEpilogue:
         own = Module()
         fn = own.function("e", "void", [("ptr", "ctx")])
         type_ = scalars.register_type(self.kernel.accumulator.dtype)
-        indices = tuple(V("i64", f"%i{k}") for k in range(len(self.kernel.axes)))
+        indices = tuple(V("i64", f"%i{k}") for k in range(len(self.lead) + 1))
         self._emit(fn, V(type_, "%acc"), indices, 1, None)
         return hashlib.sha256(fn.text().encode()).hexdigest()[:16]
 
@@ -178,3 +171,9 @@ class _InlineSizes(Sizes):
 def constant_storage(array: Array) -> Storage:
     """A constant that a routine made (packed weights)."""
     return Storage(TensorType(as_dtype(array.dtype), array.shape), "constant", "packed", np.ascontiguousarray(array))
+
+
+def storage_of(buffer: Buffer) -> Storage:
+    """The storage that a buffer shows."""
+    assert isinstance(buffer.key, Storage)
+    return buffer.key

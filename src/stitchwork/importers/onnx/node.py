@@ -57,6 +57,10 @@ class Node:
         """Every operand, for ops that take any number."""
         return [self[k] for k in range(len(self.inputs))]
 
+    def all_from(self, first: int) -> list[Value]:
+        """Every operand from `first` on."""
+        return [self[k] for k in range(first, len(self.inputs))]
+
     def wants(self, k: int) -> bool:
         """Whether result k is named, and so may be used."""
         return k < len(self.outputs) and bool(self.outputs[k])

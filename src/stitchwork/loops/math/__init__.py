@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stitchwork.ir.dtypes import float64
+from stitchwork.ir.dtypes import DType, float64
 from stitchwork.loops.expr import Call, Expr, cast, children, rebuild
 from stitchwork.loops.math import error_function, exponential, logarithm, power, rounding, trigonometric
 from stitchwork.loops.math._profile import DOUBLE, MEDIUM, SINGLE, Profile
@@ -95,12 +95,20 @@ def _expand_call(e: Call) -> Expr:
     rule = RULES.get(e.fn)
     if rule is None:
         return e
-    profile = _profile(rule, e)
-    made = rule.build(*(cast(a, profile.dtype) for a in e.args), profile)
+    made = _simple_power(e) if e.fn == "pow" else None
+    if made is None:
+        profile = _profile(rule.wide, dtype)
+        made = rule.build(*(cast(a, profile.dtype) for a in e.args), profile)
     return made if made.dtype is e.dtype else cast(made, e.dtype)
 
 
-def _profile(rule: Rule, e: Call) -> Profile:
-    if e.args[0].dtype is float64:
+def _simple_power(e: Call) -> Expr | None:
+    base, exponent = e.args
+    profile = _profile(False, base.dtype)
+    return power.simple_power(cast(base, profile.dtype), exponent, profile)
+
+
+def _profile(wide: bool, dtype: DType) -> Profile:
+    if dtype is float64:
         return DOUBLE
-    return MEDIUM if rule.wide else SINGLE
+    return MEDIUM if wide else SINGLE

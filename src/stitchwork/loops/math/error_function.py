@@ -5,7 +5,7 @@ from __future__ import annotations
 from stitchwork.loops.expr import Expr, call, where
 from stitchwork.loops.math import coefficients
 from stitchwork.loops.math._profile import Profile, absolute, fma, polynomial, power_of_two, sign_of, with_sign
-from stitchwork.loops.math.exponential import exp, expm1_of_reduced, reduce
+from stitchwork.loops.math.exponential import exp, reduce
 
 
 def erf(x: Expr, p: Profile) -> Expr:
@@ -13,9 +13,11 @@ def erf(x: Expr, p: Profile) -> Expr:
     single = p.mantissa == 23
     a = call("min", absolute(x), 4.0 if single else 6.0)
     table = coefficients.ERF if single else coefficients.ERF_WIDE
-    n, r = reduce(-fma(a, polynomial(a, p.coefficients(table)), a), p)
-    s = power_of_two(n, p)
-    return with_sign(fma(-s, expm1_of_reduced(r, p), 1.0 - s), sign_of(x, p), p)
+    n, r = reduce(fma(a, polynomial(a, p.coefficients(table)), a), p)
+    mirrored = tuple(-c if k % 2 == 0 else c for k, c in enumerate(p.coefficients(coefficients.EXPM1)))
+    y = fma(r * r, polynomial(r, mirrored), r)  # -expm1(-r)
+    s = power_of_two(-n, p)
+    return with_sign(fma(s, y, 1.0 - s), sign_of(x, p), p)
 
 
 def erfc(x: Expr, p: Profile) -> Expr:

@@ -67,12 +67,14 @@ def expm1(x: Expr, p: Profile) -> Expr:
 
 
 def tanh(x: Expr, p: Profile) -> Expr:
-    """E / (E + 2) with E = expm1(2 |x|), where errors of a large E cancel; 1 from 9.2 (20 in float64) on."""
+    """1 - 2 / (e**2a + 1) for a = |x| >= 0.55, a polynomial below; 1 from 9.2 (20 in float64) on."""
     a = call("min", absolute(x), 9.2 if p.mantissa == 23 else 20.0)
-    n, r = reduce(a + a, p)
-    s = power_of_two(n, p)
-    y = fma(s, expm1_of_reduced(r, p), s - 1.0)
-    return with_sign(y / (y + 2.0), sign_of(x, p), p)
+    n = call("rint", a * (2.0 * LOG2E))
+    r = fma(n, -float(LN2), a + a)  # one part of log(2) will do: where n is large, so is e**2a
+    large = 1.0 - 2.0 / fma(power_of_two(n, p), exp_of_reduced(r, p), 1.0)
+    square = a * a
+    small = fma(a * square, polynomial(square, p.coefficients(coefficients.TANH)), a)
+    return with_sign(where(a < 0.55, small, large), sign_of(x, p), p)
 
 
 def sinh(x: Expr, p: Profile) -> Expr:

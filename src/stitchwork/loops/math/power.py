@@ -53,10 +53,6 @@ def cbrt(x: Expr, p: Profile) -> Expr:
 
 def power(x: Expr, y: Expr, p: Profile) -> Expr:
     """x**y with the special cases of C99: x**0 and 1**y are 1, negative x has powers for whole y only."""
-    if isinstance(y, Const) and not isinstance(y.value, complex):
-        simple = _power_by_constant(x, float(y.value), p)
-        if simple is not None:
-            return simple
     a = absolute(x)
     m = _medium_power(a, y, p) if p.name == "medium" else _double_power(a, y, p)
     m = where(a.eq(1.0) & y.eq(y), p.const(1.0), m)  # 1**inf
@@ -67,12 +63,16 @@ def power(x: Expr, y: Expr, p: Profile) -> Expr:
     return where(x.eq(1.0) | y.eq(0.0), p.const(1.0), signed)
 
 
-def _power_by_constant(x: Expr, y: float, p: Profile) -> Expr | None:
+def simple_power(x: Expr, exponent: Expr, p: Profile) -> Expr | None:
+    """x**exponent by multiplications, a division or a root; None where the exponent is no literal that allows it."""
+    if not isinstance(exponent, Const):
+        return None
+    y = exponent.value
     if y == 0.0:
         return p.const(1.0)
     if y in (1.0, 2.0, 3.0, 4.0):
         square = x * x
-        return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[y]
+        return {1.0: x, 2.0: square, 3.0: square * x}.get(y.real, square * square)
     if y == -1.0:
         return 1.0 / x
     if y == 0.5:
