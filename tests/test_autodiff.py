@@ -54,14 +54,13 @@ def assert_near(got: Sequence[Array], want: Sequence[Array], tolerance: float = 
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
 
 
-def assert_gradients(ours: Program, theirs: Program, *arrays: Array, unknown_sizes: bool = True) -> None:
+def assert_gradients(ours: Program, theirs: Program, *arrays: Array) -> None:
     """Gradients of ours(*tensors) are those of theirs(jax, *arrays)."""
     want = jax_gradients(theirs, arrays)
     g, found = our_gradients(ours, arrays)
     assert_near(interpreted(g, found, arrays), want)
     assert_near(compiled(g, found, arrays), want)
-    if unknown_sizes:
-        assert_near(compiled(*our_gradients(ours, arrays, known=False), arrays), want)
+    assert_near(compiled(*our_gradients(ours, arrays, known=False), arrays), want)
 
 
 def floats(rng: np.random.Generator, *shape: int) -> Array:
@@ -122,7 +121,7 @@ def test_convolution_pooling_and_normalization(rng: np.random.Generator) -> None
         return np_.sum(pooled**2)
 
     arrays = (floats(rng, 2, 6, 6, 3), floats(rng, 3, 3, 3, 4), floats(rng, 4), floats(rng, 4))
-    assert_gradients(ours, theirs, *arrays, unknown_sizes=False)
+    assert_gradients(ours, theirs, *arrays)
 
 
 @needs_jax
@@ -135,7 +134,7 @@ def test_an_op_without_rule_is_decomposed(rng: np.random.Generator) -> None:
         y = (x - np_.mean(x, -1, keepdims=True)) / np_.sqrt(np_.var(x, -1, keepdims=True) + 1e-3) * gamma + beta
         return np_.sum(y**2 * np_.tanh(x))
 
-    assert_gradients(ours, theirs, floats(rng, 5, 8), floats(rng, 8), floats(rng, 8), unknown_sizes=False)
+    assert_gradients(ours, theirs, floats(rng, 5, 8), floats(rng, 8), floats(rng, 8))
 
 
 @needs_jax
@@ -160,7 +159,7 @@ def test_several_results(rng: np.random.Generator) -> None:
         best, _ = jax.lax.top_k(x, 2)
         return jax.numpy.sum(best * best) + jax.numpy.sum(x[:, :3] * 3.0) + jax.numpy.sum(jax.numpy.exp(x[:, 3:]))
 
-    assert_gradients(ours, theirs, floats(rng, 4, 6), unknown_sizes=False)
+    assert_gradients(ours, theirs, floats(rng, 4, 6))
 
 
 @needs_jax
@@ -193,7 +192,7 @@ def test_if_else_with_captured_weights(rng: np.random.Generator, sign: float) ->
         return np_.sum(made[0] * made[0]) + made[1] + np_.sum(p)
 
     arrays = [np.full((2,), sign, np.float32), *(floats(rng, 3, 3) for _ in range(3))]
-    assert_gradients(ours, theirs, *arrays, unknown_sizes=False)
+    assert_gradients(ours, theirs, *arrays)
 
 
 def recurrent(jax: Any, x: Any, w: Any, rounds: Any) -> Any:
@@ -221,7 +220,7 @@ def test_for_loop(rng: np.random.Generator, bounds: tuple[int, int, int]) -> Non
         return sw.sum(h * h) + sw.sum(total)
 
     arrays = floats(rng, 2, 3), floats(rng, 3, 3)
-    assert_gradients(ours, lambda jax, x, w: recurrent(jax, x, w, range(*bounds)), *arrays, unknown_sizes=False)
+    assert_gradients(ours, lambda jax, x, w: recurrent(jax, x, w, range(*bounds)), *arrays)
 
 
 @needs_jax
@@ -271,7 +270,7 @@ def test_nested_control_flow(rng: np.random.Generator) -> None:
             h, scale = inner + x, scale * 0.9
         return np_.sum(h * h) * scale
 
-    assert_gradients(ours, theirs, floats(rng, 2, 3), floats(rng, 3, 3), floats(rng, 3), unknown_sizes=False)
+    assert_gradients(ours, theirs, floats(rng, 2, 3), floats(rng, 3, 3), floats(rng, 3))
 
 
 @needs_jax
@@ -296,7 +295,7 @@ def test_second_order(rng: np.random.Generator) -> None:
         gx, gw = jax.grad(first, (0, 1))(x, w)
         return jax.numpy.sum(gx * gx) + jax.numpy.sum(jax.numpy.sin(gw))
 
-    assert_gradients(ours, theirs, floats(rng, 2, 3), floats(rng, 3, 3), unknown_sizes=False)
+    assert_gradients(ours, theirs, floats(rng, 2, 3), floats(rng, 3, 3))
 
 
 @needs_jax

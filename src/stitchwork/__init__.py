@@ -3,6 +3,8 @@
 from typing import Any
 
 from stitchwork import errors as errors
+from stitchwork.api.device import Device as Device
+from stitchwork.api.device import devices as devices
 from stitchwork.api.function import Function as Function
 from stitchwork.api.function import function as function
 from stitchwork.api.graph import Graph as Graph
@@ -28,12 +30,15 @@ from stitchwork.ir.dtypes import uint16 as uint16
 from stitchwork.ir.dtypes import uint32 as uint32
 from stitchwork.ir.dtypes import uint64 as uint64
 from stitchwork.ir.graph import Value as Tensor  # noqa: F401
+from stitchwork.ir.types import TensorType as TensorType
 from stitchwork.ops import FUNCTIONS as _FUNCTIONS
 from stitchwork.ops.control_flow import for_loop as for_loop
 from stitchwork.ops.control_flow import if_else as if_else
 from stitchwork.ops.control_flow import while_loop as while_loop
 from stitchwork.runtime.executable import Executable as Executable
 from stitchwork.runtime.options import CompileOptions as CompileOptions
+from stitchwork.runtime.queue import CommandQueue as CommandQueue
+from stitchwork.runtime.queue import Pending as Pending
 from stitchwork.runtime.tensor_data import TensorData as TensorData
 
 __version__ = "0.1.0"

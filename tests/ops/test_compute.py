@@ -77,7 +77,7 @@ def run_kernel(operation: Operation, arrays: dict[Value, Array], sizes: dict[str
     if op.has("compute"):
         out = axes_for(operation.results[0].shape)
         made: Any = op.compute(out, *args)
-        many: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
+        many = cast("tuple[Any, ...]", made) if isinstance(made, tuple) else (made,)
         return [evaluate(e, out, known, sizes) for e in many]
     outs = tuple(Buffer(v.dtype, v.shape, v) for v in operation.results)
     for b in outs:

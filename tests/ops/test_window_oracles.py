@@ -146,8 +146,11 @@ def test_im_to_col_times_weights_is_conv2d(rng: np.random.Generator) -> None:
 
 # --- window reductions ----------------------------------------------------------------------------------------------
 _REDUCERS: dict[str, tuple[Any, float]] = {
-    "sum": (jax.lax.add, 0.0), "product": (jax.lax.mul, 1.0), "max": (jax.lax.max, -np.inf), "min": (jax.lax.min, np.inf),
-}  # fmt: skip
+    "sum": (jax.lax.add, 0.0),
+    "product": (jax.lax.mul, 1.0),
+    "max": (jax.lax.max, -np.inf),
+    "min": (jax.lax.min, np.inf),
+}
 
 
 @pytest.mark.parametrize("kind", list(_REDUCERS))
@@ -185,8 +188,9 @@ def test_max_pooling2d_gradient_agrees_with_jax(rng: np.random.Generator) -> Non
 def test_pooling_agrees_with_onnx(pads: list[int], ceil_mode: int, rng: np.random.Generator) -> None:
     x = numbers(rng, 1, 2, 8, 7)
     shared: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": pads, "ceil_mode": ceil_mode}
-    own: dict[str, Any] = {"kernel_size": (3, 2), "strides": (2, 3), "padding": ((pads[0], pads[2]), (pads[1], pads[3])),
-                           "ceil_mode": bool(ceil_mode), "data_layout": "NCHW"}  # fmt: skip
+    pairs = ((pads[0], pads[2]), (pads[1], pads[3]))
+    own: dict[str, Any] = {"kernel_size": (3, 2), "strides": (2, 3), "padding": pairs, "data_layout": "NCHW"}
+    own["ceil_mode"] = bool(ceil_mode)
     values, indices = run("max_pooling2d_return_indices", x, **own, return_indices_mode="global_flatten_4d")
     want, want_indices = onnx_run("MaxPool", [x], 2, **shared)
     assert_close(values, want)

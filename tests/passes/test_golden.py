@@ -1,8 +1,8 @@
 """Each pass on small programs: what it was given and what it made, side by side in files of this folder.
 
 A file says what it shows in a comment, then `--- before: PASS` and `--- after`, each followed by a module's text. A
-pass that the pipeline runs twice has `#2` after its name the second time. To write what the passes make now into the files:
-`UPDATE_GOLDEN=1 pytest tests/passes`, and read the difference before you keep it.
+pass that the pipeline runs twice has `#2` after its name the second time. To write what the passes make now into the
+files: `UPDATE_GOLDEN=1 pytest tests/passes`, and read the difference before you keep it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from stitchwork import autodiff, pipeline
 from stitchwork.backends.cpu.backend import CpuBackend
 from stitchwork.backends.cpu.pool import default_pool, pool_for
-from stitchwork.errors import CompileError, GraphError, user_location
+from stitchwork.errors import GraphError, user_location
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType, as_dtype, float32
@@ -23,9 +23,12 @@ from stitchwork.ops._build import as_array, constant, order_after
 from stitchwork.ops._op import building
 from stitchwork.ops.memory import Assign
 from stitchwork.ops.optimizer import sgd
+from stitchwork.api.device import Device
 from stitchwork.api.variable import Variable
+from stitchwork.passes.specialize import specialize
+from stitchwork.runtime.binding import bind_symbols
 from stitchwork.runtime.cache import BoundedCache
-from stitchwork.runtime.executable import Executable, NativeProgram, VariableStore
+from stitchwork.runtime.executable import Executable, NativeProgram, VariableStore, shape_of
 from stitchwork.runtime.options import CompileOptions
 from stitchwork.runtime.tensor_data import TensorData
 
@@ -152,7 +155,7 @@ class Graph:
         self,
         targets: Any,
         feeds: Mapping[Value, Any] | Sequence[Value] | None = None,
-        device: str = "cpu",
+        device: str | Device = "cpu",
         options: CompileOptions | None = None,
     ) -> Executable:
         """Compile the graph for some targets: tensors, whose values `run` returns, and assigns, which it does.
@@ -160,16 +163,23 @@ class Graph:
         feeds: the placeholders that runs will give, in order, as a list, or a dict to arrays or types whose sizes the program
         may be specialised to. Default: every placeholder that the targets need, in the order of their making.
         """
-        if device != "cpu":
-            raise CompileError("compile", f"no device `{device}`", expected="cpu")
+        Device.parse(device)
         chosen = options or CompileOptions()
-        module, placeholders = self._extract(targets, feeds)
-        backend = CpuBackend()
-        compiled = pipeline.run(module, backend)
         pool = pool_for(chosen.threads) if chosen.threads else default_pool()
-        return Executable(NativeProgram(module, compiled, pool, self._store), placeholders)
+        shapes = feeds if isinstance(feeds, Mapping) else None
+        module, placeholders = self._extract(targets, None if feeds is None else list(feeds))
 
-    def run(self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str = "cpu") -> list[TensorData]:
+        def program(of: Module) -> NativeProgram:
+            return NativeProgram(of, pipeline.run(of, CpuBackend()), pool, self._store)
+
+        symbolic = any(not v.tensor.is_static for v in placeholders)
+        if shapes is None or chosen.disable_type_inference or not symbolic:
+            return Executable(program(module), placeholders)
+        known = tuple(shape_of(shapes[v]) for v in placeholders)
+        sizes = bind_symbols([v.tensor for v in placeholders], known, [v.name for v in placeholders])
+        return Executable(program(specialize(module, sizes)), placeholders, known, lambda: program(module))
+
+    def run(self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str | Device = "cpu") -> list[TensorData]:
         """Compile for the targets on first use, and run. At most 32 executables are kept."""
         wanted = targets if isinstance(targets, list | tuple) else [targets]
         key = (tuple(cast("list[Value]", wanted)), device)
@@ -186,9 +196,7 @@ class Graph:
         missing = [v for v in self.module.body.arguments if v in needed and v not in arguments]
         if missing:
             raise GraphError("compile", "a placeholder that the targets need is not among `feeds`", got=", ".join(map(repr, missing)))
-        self.module.body.results = tuple(wanted)
-        rewriter = _Extract(self.module, arguments)
-        return rewriter.run(), arguments
+        return _Extract(self.module, arguments, wanted).run(), arguments
 
     def _target(self, target: Any) -> Value:
         value = target.read() if isinstance(target, Variable) else target
@@ -203,16 +211,19 @@ class Graph:
 class _Extract(Rewriter):
     """A copy with the chosen placeholders as arguments."""
 
-    def __init__(self, module: Module, arguments: list[Value]) -> None:
+    def __init__(self, module: Module, arguments: list[Value], targets: list[Value]) -> None:
         super().__init__(module, lambda _o, _v: None)
-        self.arguments = arguments
+        self.arguments, self.targets = arguments, targets
+        self.needed = _needed(targets)
 
     def run(self) -> Module:
         body = self.source.body
         for v in self.arguments:
             self._argument(v, self.target.body)
-        self.needed = _needed(list(body.results))
-        self.copy_into(body, self.target.body)
+        with self.target.inside(self.target.body):
+            for operation in body.operations:
+                self._operation(operation)
+        self.target.body.results = tuple(self.values[v] for v in self.targets)
         return self.target
 
     def _operation(self, operation: Any) -> None:

@@ -139,11 +139,11 @@ class _Printer:
 
     def array(self, x: Array) -> str:
         type_ = TensorType(as_dtype(x.dtype), x.shape)
+        if 4 < x.size <= SPLAT_LIMIT and _is_splat(x):
+            return f"dense<{type_}: splat {self.elements(x.reshape(-1)[:1])}>"
         if x.size <= DENSE_LIMIT:
             elements = self.elements(x.reshape(-1))
             return f"dense<{type_}{': ' if elements else ''}{elements}>"
-        if x.size <= SPLAT_LIMIT and _is_splat(x):
-            return f"dense<{type_}: splat {self.elements(x.reshape(-1)[:1])}>"
         return f"resource<{self.resource(x)}: {type_}>"
 
     def elements(self, x: Array) -> str:

@@ -152,7 +152,7 @@ class BlockStitcher:
         seen: set[Any] = set()
         kept: list[tuple[Load, tuple[Axis, ...]]] = []
         for consumer, load, axes in sites:
-            plain = tuple(load.index) == self.forms[consumer][0][: len(load.index)]
+            plain = is_identity(load, self.forms[consumer][0])
             key = (self._root_of(consumer), plain) if plain else id(load)
             if key not in seen:
                 seen.add(key)
@@ -264,7 +264,7 @@ class BlockStitcher:
             producer = self.roots[e.buffer.key]
             fits = producer.users == {root.value} and not producer.external and producer.value.shape == root.value.shape
             if not fits or not all(
-                x.index == root.axes for x in nodes if isinstance(x, Load) and x.buffer.key is e.buffer.key
+                is_identity(x, root.axes) for x in nodes if isinstance(x, Load) and x.buffer.key is e.buffer.key
             ):
                 continue
             if found is None or self.position[producer.operation] > self.position[found.operation]:
@@ -345,6 +345,16 @@ def free_values(region: Block) -> set[Value]:
             used |= free_values(inner)
         own |= set(operation.results)
     return (used | set(region.results)) - own
+
+
+def is_identity(load: Load, axes: tuple[Axis, ...]) -> bool:
+    """True where the load reads the element at the axes' own position (dims of size 1 have but one)."""
+    if len(load.index) != len(axes) or load.boundary:
+        return False
+    for index, axis, n in zip(load.index, axes, load.buffer.shape, strict=True):
+        if index is not axis and not (isinstance(n, int) and n == 1 and axis.extent == 1):
+            return False
+    return True
 
 
 def loads_with_axes(expr: Expr) -> list[tuple[Load, tuple[Axis, ...]]]:

@@ -117,14 +117,14 @@ def permuted(x: Any, order: Ints) -> Any:
         return x
     if isinstance(x, Value):
         return F.permute(x, order)
-    return np.transpose(x, order) if isinstance(x, np.ndarray) else tuple(x[d] for d in order)
+    return np.transpose(cast("Array", x), order) if isinstance(x, np.ndarray) else tuple(x[d] for d in order)
 
 
 def reshaped(x: Any, shape: Sequence[Size]) -> Any:
     """A tensor, array or shape with another shape."""
     if isinstance(x, Value):
         return F.reshape(x, tuple(shape))
-    return x.reshape(cast("Ints", tuple(shape))) if isinstance(x, np.ndarray) else tuple(shape)
+    return cast("Array", x).reshape(cast("Ints", tuple(shape))) if isinstance(x, np.ndarray) else tuple(shape)
 
 
 # --- the four forms -------------------------------------------------------------------------------------------------
@@ -227,10 +227,13 @@ class WeightsGradient(Windowed):
 def check_forward(op: Windowed, x_last: Sizes, kernel: Sizes, y_last: Sizes) -> None:
     """Raises OpError where the forward convolution of these shapes does not give `y_last`; unknown sizes get guards."""
     forward = op.general(x_last, kernel).result_shape(op.name, x_last, kernel)
-    for made, given in zip(forward, y_last, strict=True):
-        if not require_equal(op.name, made, given, "result of the forward convolution"):
-            raise op.fail("shapes do not belong to one convolution", expected=f"{_text(forward)} as the forward result (channels last)",
-                          got=_text(y_last))  # fmt: skip
+    fits = len(forward) == len(y_last) and all(
+        require_equal(op.name, made, given, "result of the forward convolution")
+        for made, given in zip(forward, y_last, strict=True)
+    )
+    if not fits:
+        expected = f"{_text(forward)} as the forward result (channels last)"
+        raise op.fail("shapes do not belong to one convolution", expected=expected, got=_text(y_last))
 
 
 def _text(shape: Sizes) -> str:

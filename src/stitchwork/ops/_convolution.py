@@ -21,6 +21,7 @@ from stitchwork.ops._windows import (
     masked,
     padding_of,
     per_dim,
+    positions,
     spread,
     take_windows,
     transposed_padding,
@@ -247,9 +248,9 @@ def convolve_data_gradient(op: ConvGeneral, ct: Array, x_shape: Ints, w: Array) 
     c, f = w.shape[-2], w.shape[-1] // groups
     for p in np.ndindex(w.shape[:-2]):
         taken: list[Any] = [slice(None)]
-        put: list[Any] = [np.arange(x_shape[0])]
+        put: list[Any] = [positions(x_shape[0])]
         for d, q in enumerate(p):
-            at = np.arange(ct.shape[1 + d]) * op.strides[d] + q * op.kernel_dilation[d] - op.padding[d][0]
+            at = positions(ct.shape[1 + d]) * op.strides[d] + q * op.kernel_dilation[d] - int(op.padding[d][0])
             valid = (at >= 0) & (at < x_shape[1 + d])
             taken.append(np.flatnonzero(valid))
             put.append(at[valid])
@@ -258,7 +259,7 @@ def convolve_data_gradient(op: ConvGeneral, ct: Array, x_shape: Ints, w: Array) 
             here = np.take(here, chosen, d)
         for g in range(groups):
             back = here[..., g * f : (g + 1) * f] @ kernel[p][:, g * f : (g + 1) * f].T
-            made[np.ix_(*put, np.arange(g * c, (g + 1) * c))] += back
+            made[np.ix_(*put, positions(c) + g * c)] += back
     return made.astype(ct.dtype)
 
 

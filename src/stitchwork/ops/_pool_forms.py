@@ -15,7 +15,7 @@ from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Op, Operand, operand, require_equal
 from stitchwork.ops._reduce_window import DivideByCount, ReduceWindow, WindowArgument, WindowScatter
 from stitchwork.ops._sliding import FoldWindows
-from stitchwork.ops._values import result_cotangents
+from stitchwork.ops._values import convert, result_cotangents, wide
 from stitchwork.ops._windows import (
     Pads,
     Sizes,
@@ -91,7 +91,7 @@ class Pooling(Op):
             ("padding", tuple(pads), (0, 0)),
             ("dilation", self.dilation, 1),
         ):
-            full = [default] * len(shape)
+            full: list[Any] = [default] * len(shape)
             for a, v in zip(axes, values, strict=True):
                 full[a] = v
             made[key] = tuple(full)
@@ -263,16 +263,11 @@ class MaxPoolingGradientWithIndices(Indexed):
 
 
 # --- average --------------------------------------------------------------------------------------------------------
-class AvgPooling(Pooling):
-    """The average of each window."""
+class Averaging(Pooling):
+    """What averages and their gradients share."""
 
-    x: Operand = operand("...", "float")
     include_zero_pad: bool = False
     synonyms = {"count_include_pad": "include_zero_pad"}
-
-    def infer(self, x: TensorType) -> TensorType:
-        self.check_rank("x", x)
-        return x.with_shape(self.pooled(x.shape))
 
     def divisor(self, shape: Sizes) -> DivideByCount:
         """What turns sums over windows of x of this shape into averages."""
@@ -288,23 +283,32 @@ class AvgPooling(Pooling):
         op = self.divisor(shape)
         return F.divide_by_count(y, **{a: getattr(op, a) for a in op.attributes()})
 
+    def cotangent(self, ct: Value, shape: Sizes) -> Value:
+        """The cotangent of x of this shape."""
+        return self.reduction("sum", shape).sum_cotangent(self.divided(ct, shape), shape)
+
+
+class AvgPooling(Averaging):
+    """The average of each window."""
+
+    x: Operand = operand("...", "float")
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.check_rank("x", x)
+        return x.with_shape(self.pooled(x.shape))
+
     def numpy(self, x: Array) -> Array:
         sums = self.reduction("sum", x.shape).numpy(x.astype(np.float32) if x.dtype.itemsize < 4 else x)
         return self.divisor(x.shape).numpy(sums).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
-        made = self.divided(self.reduced("sum", _wide(x)), x.shape)
-        return made if made.dtype is x.dtype else F.cast(made, x.dtype)
+        return convert(self.divided(self.reduced("sum", wide(x)), x.shape), x.dtype)
 
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
-        return (self.reduction("sum", x.shape).sum_cotangent(self.divided(ct, x.shape), x.shape),)
+        return (self.cotangent(ct, x.shape),)
 
 
-def _wide(x: Value) -> Value:
-    return F.cast(x, float32) if x.dtype.bits < 32 else x
-
-
-class AvgPoolingGradient(AvgPooling):
+class AvgPoolingGradient(Averaging):
     """Cotangent of x of an average pooling."""
 
     gradient: Operand = operand("...", "float")
@@ -319,18 +323,18 @@ class AvgPoolingGradient(AvgPooling):
         rank, g = source.ndim, self.geometry(source.shape)
         each = self.divisor(source.shape).numpy(gradient).reshape(*gradient.shape, *(1,) * rank)
         seen = np.broadcast_to(each, (*gradient.shape, *g["window"]))
-        rest = {k: g[k] for k in ("strides", "padding", "dilation")}
-        return _fold(source.shape, rest, seen).astype(source.dtype)
+        return _fold(source.shape, g, seen).astype(source.dtype)
 
     def decompose(self, gradient: Value, source: Value) -> Value:
-        return AvgPooling.vjp(self, gradient, source)[0]
+        return self.cotangent(gradient, source.shape)
 
     def vjp(self, ct: Value, gradient: Value, source: Value) -> tuple[Value, None]:
         return self.divided(self.reduced("sum", ct), source.shape), None
 
 
 def _fold(shape: Ints, geometry: dict[str, Any], seen: Array) -> Array:
-    return FoldWindows(sizes=shape, **geometry).numpy(seen)
+    rest = {k: geometry[k] for k in ("strides", "padding", "dilation")}
+    return FoldWindows(sizes=shape, **rest).numpy(seen)
 
 
 # --- L2 norm --------------------------------------------------------------------------------------------------------
@@ -355,9 +359,8 @@ class L2NormPooling(Pooling):
 
 
 def _norm(op: Pooling, x: Value) -> Value:
-    grown = _wide(x)
-    made = F.sqrt(op.reduced("sum", grown * grown))
-    return made if made.dtype is x.dtype else F.cast(made, x.dtype)
+    grown = wide(x)
+    return convert(F.sqrt(op.reduced("sum", grown * grown)), x.dtype)
 
 
 def _norm_cotangent(op: Pooling, ct: Value, x: Value) -> Value:
@@ -382,8 +385,7 @@ class L2NormPoolingGradient(Pooling):
         norm = np.sqrt(self.reduction("sum", source.shape).numpy(source * source))
         each = np.divide(gradient, norm, out=np.zeros_like(gradient), where=norm != 0)
         seen = np.broadcast_to(each.reshape(*gradient.shape, *(1,) * rank), (*gradient.shape, *g["window"]))
-        rest = {k: g[k] for k in ("strides", "padding", "dilation")}
-        return source * _fold(source.shape, rest, seen)
+        return source * _fold(source.shape, g, seen)
 
     def decompose(self, gradient: Value, source: Value) -> Value:
         return _norm_cotangent(self, gradient, source)

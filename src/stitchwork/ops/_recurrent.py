@@ -177,7 +177,7 @@ def join(parts: Sequence[Any], axis: int) -> Any:
 
 
 def over_time(x: Any, states: Sequence[Any], step: Step, sizes: Sequence[Size], backwards: bool) -> list[Any]:
-    """Run a step over x [time, batch, ...], from the end where backwards; its results [batch, size] stacked over time."""
+    """Run a step over x [time, batch, ...], from the end where backwards: its results [batch, size] over time."""
     if isinstance(x, Value):
         return _graph_over_time(x, states, step, sizes, backwards)
     made = [np.zeros((*x.shape[:2], int(n)), x.dtype) for n in sizes]
@@ -223,5 +223,7 @@ def all_wide_arrays(arrays: Sequence[Array | None]) -> list[Array | None]:
 
 def narrowed(results: Sequence[Any], like: Any) -> Any:
     """Results in the dtype of `like`: one, or a tuple."""
-    many = tuple(convert(r, like.dtype) if isinstance(r, Value) else r.astype(like.dtype) for r in results)
-    return many if len(many) > 1 else many[0]
+    many: tuple[Any, ...] = tuple(
+        convert(r, like.dtype) if isinstance(r, Value) else r.astype(like.dtype) for r in results
+    )
+    return many if len(many) != 1 else many[0]

@@ -28,6 +28,7 @@ from stitchwork.ops._windows import (
     padding_of,
     per_dim,
     position,
+    positions,
     spread,
     take_windows,
     transposed_padding,
@@ -388,7 +389,7 @@ class DivideByCount(Op, name="divide_by_count", internal=True):
         made = wide(y)
         for d, k in enumerate(self.window):
             lo, first, end = (int(n) for n in (self.padding[d][0], *self.bounds[d]))
-            at = np.arange(y.shape[d])[:, None] * self.strides[d] + np.arange(k) * self.dilation[d] - lo
+            at = positions(y.shape[d])[:, None] * self.strides[d] + positions(k) * self.dilation[d] - lo
             many = np.maximum(((at >= first) & (at < end)).sum(1), 1).astype(made.dtype)
             made = made / many.reshape(-1, *(1,) * (y.ndim - d - 1))
         return made.astype(y.dtype)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from stitchwork.errors import OpError
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import float64, int64
-from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, extent, where
-from stitchwork.ops._contents import known
+from stitchwork.loops.expr import Axis, Buffer, Expr, call, const, extent, where
+from stitchwork.loops.expr import cast as convert
+from stitchwork.ops._contents import int_tuple, known
 from stitchwork.ops._op import Array, Ints, Op, axis_index
-from stitchwork.ops._windows import Sizes, choice, sizes_of, widened
+from stitchwork.ops._windows import Sizes, choice, positions, sizes_of, widened
 
 MODES = {"nearest": "nearest", "bilinear": "bilinear", "linear": "bilinear", "cubic": "cubic", "bicubic": "cubic"}
 ROUNDINGS = ("round_prefer_ceil", "round_prefer_floor", "ceil", "floor", "round_to_even", "round_to_odd")
@@ -48,12 +49,9 @@ def choose(condition: Number, a: Number, b: Number) -> Number:
     if isinstance(condition, bool):
         return a if condition else b
     if isinstance(condition, Expr):
-        return (
-            where(condition, a, b)
-            if isinstance(a, Expr) or isinstance(b, Expr)
-            else where(condition, const(a, float64), b)
-        )
-    return np.where(condition, a, b)
+        first = a if isinstance(a, Expr) or isinstance(b, Expr) else const(cast("float", a), float64)
+        return where(condition, first, b)
+    return np.where(cast("Array", condition), a, b)
 
 
 def _same(a: Number, b: Number) -> Number:
@@ -156,10 +154,9 @@ class Resampling(Op):
     @classmethod
     def _axes(cls, attrs: dict[str, Any], rank: int, given: int | None) -> Ints:
         if attrs.get("axes") is not None:
-            axes = known(cls.name, "axes", attrs["axes"])
-            made = tuple(axis_index(cls.name, a, rank, "axes") for a in (axes if isinstance(axes, tuple) else (axes,)))
+            made = tuple(axis_index(cls.name, a, rank, "axes") for a in int_tuple(cls.name, "axes", attrs["axes"]))
             if len(set(made)) != len(made):
-                raise OpError(cls.name, "`axes` names an axis twice", got=str(axes))
+                raise OpError(cls.name, "`axes` names an axis twice", got=str(made))
             return made
         layout = attrs.get("layout") or ""
         if not layout and given == rank:
@@ -175,6 +172,11 @@ class Resampling(Op):
         return LAYOUTS[layout]
 
     @property
+    def over(self) -> Ints:
+        """The resized axes."""
+        return self.axes
+
+    @property
     def coordinate(self) -> str:
         """How a result's index becomes a position in the input."""
         if self.coordinates:
@@ -186,11 +188,11 @@ class Resampling(Op):
         if self.size is None and self.scales is None:
             raise self.fail("neither `size` nor `scales`", expected="one of them")
         made = list(shape)
-        for k, a in enumerate(self.axes):
+        for k, a in enumerate(self.over):
             made[a] = self.size[k] if self.size is not None else _scaled(shape[a], self.scales[k])
         return tuple(made)
 
-    def source(self, k: int, i: Number, n: Number, out: Number, scale: Number, offset: Number) -> Number:
+    def origin(self, k: int, i: Number, n: Number, out: Number, scale: Number, offset: Number) -> Number:
         """Position in an input of size n that result i of `out` reads along axis k. Without a scale, out / n is it."""
         kind = self.coordinate
 
@@ -206,7 +208,7 @@ class Resampling(Op):
         if kind == "align_corners":
             return i * (n - 1.0) / choose(out > 1.0, out - 1.0, 1.0)
         if kind == "tf_crop_and_resize":
-            start, end = (0.0, 1.0) if self.roi is None else (self.roi[k], self.roi[k + len(self.axes)])
+            start, end = (0.0, 1.0) if self.roi is None else (self.roi[k], self.roi[k + len(self.over)])
             many = i * ((end - start) * (n - 1.0)) / choose(out > 1.0, out - 1.0, 1.0) + start * (n - 1.0)
             return choose(out > 1.0, many, i * 0.0 + 0.5 * (start + end) * (n - 1.0))
         centre = unscaled(i + 0.5) - 0.5
@@ -238,8 +240,8 @@ class Resampling(Op):
     # --- arrays -----------------------------------------------------------------------------------------------------
     def array_taps(self, k: int, n: int, out: int, scale: float | None, offset: float | None) -> Taps:
         """What all results along axis k read."""
-        i = np.arange(out, dtype=np.float64)
-        return self.taps(self.source(k, i, float(n), float(out), scale, offset), float(n))
+        i = positions(out, np.float64)
+        return self.taps(self.origin(k, i, float(n), float(out), scale, offset), float(n))
 
     def matrix(self, k: int, n: int, out: int, scale: float | None, offset: float | None) -> Array:
         """The resize along axis k as a matrix [out, n]; rows of results outside are 0."""
@@ -248,7 +250,7 @@ class Resampling(Op):
         for d, at in enumerate(taps.positions):
             weight = np.ones(out) if taps.weights is None else taps.weights[d]
             weight = weight if taps.outside is None else np.where(taps.outside, 0.0, weight)
-            np.add.at(made, (np.arange(out), np.asarray(at, np.int64)), weight)
+            np.add.at(made, (positions(out), np.asarray(at, np.int64)), weight)
         return made
 
     def scale_of(self, k: int) -> float | None:
@@ -261,11 +263,11 @@ class Resampling(Op):
     ) -> list[Taps]:
         """For each axis what the result at position `out` reads. `sizes`: of the input, `shape`: of the result."""
         made: list[Taps] = []
-        for k, a in enumerate(self.axes):
+        for k, a in enumerate(self.over):
             n, many = _number(sizes[a]), _number(shape[a])
-            own: Number = self.scale_of(k) if scale is None else cast(scale[k], float64)
-            shift: Number = None if offset is None else cast(offset[k], float64)
-            made.append(self.taps(self.source(k, cast(out[a], float64), n, many, own, shift), n))
+            own: Number = self.scale_of(k) if scale is None else convert(scale[k], float64)
+            shift: Number = None if offset is None else convert(offset[k], float64)
+            made.append(self.taps(self.origin(k, convert(out[a], float64), n, many, own, shift), n))
         return made
 
     def interpolated(self, out: Sequence[Expr], x: Buffer, taps: Sequence[Taps]) -> Expr:
@@ -273,15 +275,15 @@ class Resampling(Op):
         index: list[Expr] = list(out)
 
         def along(k: int) -> Expr:
-            if k == len(self.axes):
+            if k == len(self.over):
                 return x[tuple(index)] if self.mode == "nearest" else widened(x[tuple(index)])
             made: Expr | None = None
             for d, at in enumerate(taps[k].positions):
-                index[self.axes[k]] = cast(at, int64)
+                index[self.over[k]] = convert(at, int64)
                 value = along(k + 1)
                 weights = taps[k].weights
                 if weights is not None:
-                    value = value * cast(weights[d], value.dtype)
+                    value = value * convert(weights[d], value.dtype)
                 made = value if made is None else made + value
             assert made is not None
             return made
@@ -290,11 +292,11 @@ class Resampling(Op):
         for t in taps:
             if t.outside is not None:
                 made = where(t.outside, const(self.extrapolation or 0, made.dtype), made)
-        return cast(made, x.dtype)
+        return convert(made, x.dtype)
 
     def scatter(self, b: Any, made: Buffer, gradient: Buffer, scale: Buffer | None, offset: Buffer | None) -> None:
         """The adjoint: every result is added to what it reads. Dims before the first resized one run in parallel."""
-        first, last = min(self.axes), max(self.axes)
+        first, last = min(self.over), max(self.over)
         with b.nest(made.shape[:first]) as lead:
             with (
                 b.nest(made.shape[first : last + 1], kind="serial") as at,
@@ -310,10 +312,10 @@ class Resampling(Op):
                 for chosen in product(*(range(len(t.positions)) for t in taps)):
                     index: list[Expr] = list(out)
                     value = gradient[out]
-                    for a, t, d in zip(self.axes, taps, chosen, strict=True):
-                        index[a] = cast(t.positions[d], int64)
+                    for a, t, d in zip(self.over, taps, chosen, strict=True):
+                        index[a] = convert(t.positions[d], int64)
                         if t.weights is not None:
-                            value = cast(widened(value) * cast(t.weights[d], widened(value).dtype), value.dtype)
+                            value = convert(widened(value) * convert(t.weights[d], widened(value).dtype), value.dtype)
                         if t.outside is not None:
                             value = where(t.outside, const(0, value.dtype), value)
                     b.store(made, index, value, "add")
@@ -321,9 +323,10 @@ class Resampling(Op):
 
 def _floats(op: str, what: str, value: Any) -> tuple[float, ...]:
     value = known(op, what, value)
-    many: Any = value if isinstance(value, tuple) else (value,)
+    got = str(value)
+    many: list[Any] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else [value]
     if not all(isinstance(v, int | float) for v in many):
-        raise OpError(op, f"`{what}` is not a list of numbers", got=str(value))
+        raise OpError(op, f"`{what}` is not a list of numbers", got=got)
     return tuple(float(v) for v in many)
 
 
@@ -336,7 +339,7 @@ def _scaled(n: Size, scale: float) -> Size:
 
 
 def _number(size: Size) -> Number:
-    return float(size) if isinstance(size, int) else cast(extent(size), float64)
+    return float(size) if isinstance(size, int) else convert(extent(size), float64)
 
 
 def _inside(x: Number, n: Number) -> Number:

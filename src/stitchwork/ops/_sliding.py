@@ -21,6 +21,7 @@ from stitchwork.ops._windows import (
     masked,
     owners,
     position,
+    positions,
     take_windows,
     wide,
     widened,
@@ -124,8 +125,8 @@ class FoldWindows(Op, name="fold_windows", internal=True):
             put: list[Array] = []
             taken: list[Array] = []
             for d, q in enumerate(p):
-                lo: Any = self.padding[d][0]
-                at = np.arange(y.shape[len(lead) + d]) * self.strides[d] + q * self.dilation[d] - lo
+                before: Any = self.padding[d][0]
+                at = positions(y.shape[len(lead) + d]) * self.strides[d] + q * self.dilation[d] - int(before)
                 valid = (at >= 0) & (at < made.shape[len(lead) + d])
                 put.append(at[valid])
                 taken.append(np.flatnonzero(valid))
@@ -177,8 +178,7 @@ class FoldBoundary(Op, name="fold_boundary", internal=True):
     def numpy(self, y: Array) -> Array:
         n: Any = self.size
         before: Any = self.before
-        positions = np.arange(y.shape[self.axis]) - before
-        index, exists, flip = inside_positions(positions, n, self.boundary)
+        index, exists, flip = inside_positions(positions(y.shape[self.axis]) - int(before), n, self.boundary)
         moved = np.moveaxis(wide(y), self.axis, 0)
         moved = np.where((flip & exists).reshape(-1, *(1,) * (y.ndim - 1)), -moved, moved)
         made = np.zeros((n, *moved.shape[1:]), moved.dtype)
@@ -229,7 +229,7 @@ def windows_cotangent(
 
 
 def fold_boundaries(y: Value, shape: Sizes, padding: Pads, boundary: str) -> Value:
-    """`y` covers the last dims of `shape` and their padding; what lies in the padding is added to where it came from."""
+    """`y` covers the last dims of `shape` and their padding; what lies in the padding goes where it came from."""
     first = len(shape) - len(padding)
     for d, (lo, hi) in enumerate(padding, first):
         if (lo, hi) != (0, 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from stitchwork.errors import OpError
 from stitchwork.ir import dims, dtypes
 from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.dtypes import DType
-from stitchwork.loops.expr import Axis, Expr, as_index, cast, extent, maximum, minimum, where
+from stitchwork.loops.expr import Axis, Expr, as_index, extent, maximum, minimum, where
+from stitchwork.loops.expr import cast as convert
 from stitchwork.ops._contents import int_tuple, known, size_tuple
 from stitchwork.ops._op import Array, Ints, require_at_least
 
@@ -24,12 +25,13 @@ PADDING_STYLES = ("valid", "same", "same_lower")
 def per_dim(op: str, value: Any, rank: int, what: str, least: int = 1) -> Ints:
     """One int per dim from an int or a sequence of them. Raises OpError."""
     value = known(op, what, value)
+    got = str(value)
     many = int_tuple(op, what, value)
     many = many if isinstance(value, tuple) else many * rank
     if len(many) != rank:
-        raise OpError(op, f"`{what}` has {len(many)} entries", expected=f"an int or {rank} ints", got=str(value))
+        raise OpError(op, f"`{what}` has {len(many)} entries", expected=f"an int or {rank} ints", got=got)
     if any(n < least for n in many):
-        raise OpError(op, f"`{what}` is out of range", expected=f"ints >= {least}", got=str(value))
+        raise OpError(op, f"`{what}` is out of range", expected=f"ints >= {least}", got=got)
     return many
 
 
@@ -45,18 +47,19 @@ def padding_of(op: str, padding: Any, rank: int) -> str | Pads:
             )
         return padding
     padding = known(op, "padding", padding)
-    many: Any = padding if isinstance(padding, tuple) else (padding,) * rank
+    got = str(padding)
+    many: tuple[Any, ...] = cast("tuple[Any, ...]", padding) if isinstance(padding, tuple) else (padding,) * rank
     if len(many) == 2 * rank and not any(isinstance(p, tuple) for p in many):
         many = tuple(zip(many[::2], many[1::2], strict=True))
-    pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in many)
-    if len(pairs) != rank or any(len(p) != 2 or not all(isinstance(n, int | Dim) for n in p) for p in pairs):
-        raise OpError(
-            op,
-            "`padding` does not fit",
-            expected=f"an int, {rank} ints or {rank} (before, after) pairs",
-            got=str(padding),
-        )
-    return pairs
+    pairs: list[tuple[Size, Size]] = []
+    for p in many:
+        pair: Any = cast("Any", p) if isinstance(p, tuple) else (p, p)
+        if len(pair) == 2 and all(isinstance(n, int | Dim) for n in pair):
+            pairs.append((pair[0], pair[1]))
+    if len(pairs) != rank or len(many) != rank:
+        expected = f"an int, {rank} ints or {rank} (before, after) pairs"
+        raise OpError(op, "`padding` does not fit", expected=expected, got=got)
+    return tuple(pairs)
 
 
 def choice(op: str, value: Any, accepted: Sequence[str], what: str) -> str:
@@ -162,7 +165,7 @@ def owners(
 
 
 def map_inside(i: Expr, n: Size, boundary: str) -> tuple[Expr, Expr | None]:
-    """Index inside [0, n) that `boundary` reads for `i`, and where its sign flips (None: nowhere). See loops.expr.Load."""
+    """Index inside [0, n) that `boundary` reads for `i`, and where its sign flips (None: nowhere). See expr.Load."""
     size = extent(n)
     if boundary == "clamp":
         return maximum(minimum(i, size - 1), 0), None
@@ -196,7 +199,7 @@ def unflatten(flat: Expr, shape: Sizes) -> list[Expr]:
 
 def widened(x: Expr) -> Expr:
     """A narrow float as f32, so that products are not rounded before they are added up."""
-    return cast(x, dtypes.float32) if is_narrow(x.dtype) else x
+    return convert(x, dtypes.float32) if is_narrow(x.dtype) else x
 
 
 def masked(condition: Expr | None, x: Expr) -> Expr:
@@ -229,7 +232,7 @@ def spread(x: Array, dilation: Sequence[int], first: int, fill: Any = 0) -> Arra
 
 
 def inside_positions(i: Array, n: int, boundary: str) -> tuple[Array, Array, Array]:
-    """(index inside [0, n), whether it exists, whether the sign flips) for positions `i`. The definition of boundaries."""
+    """(index inside [0, n), whether it exists, whether the sign flips) for positions `i`: what boundaries mean."""
     exists = np.ones(i.shape, np.bool_)
     flip = np.zeros(i.shape, np.bool_)
     if boundary == "constant" or n == 0:
@@ -245,9 +248,15 @@ def inside_positions(i: Array, n: int, boundary: str) -> tuple[Array, Array, Arr
     return i % n, exists, (i // n % 2 == 1) if boundary == "antiperiodic" else flip
 
 
+def positions(n: int, dtype: Any = np.int64) -> Array:
+    """0 to n - 1."""
+    made: Any = np.arange(n, dtype=dtype)
+    return made
+
+
 def window_positions(count: int, stride: int, before: int, k: int, dilation: int) -> Array:
     """Input positions read by each window: [count, k]."""
-    return np.arange(count)[:, None] * stride + np.arange(k)[None, :] * dilation - before
+    return positions(count)[:, None] * stride + positions(k)[None, :] * dilation - before
 
 
 def take_windows(

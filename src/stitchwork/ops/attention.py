@@ -34,7 +34,7 @@ class ScaledDotProductAttention(Op, name="scaled_dot_product_attention", aliases
     """
 
     query: Operand = operand("... m f", "float")
-    key: Operand = operand("... k f", "float")
+    key: Operand = operand("... k f", "float")  # pyright: ignore[reportIncompatibleMethodOverride]  # gone once declared
     value: Operand = operand("... k e", "float")
     mask: Operand = operand("...", "float bool", "", optional=True)
     sinks: Operand = operand("h", "float", optional=True)

@@ -109,8 +109,8 @@ class Conv2dDataGradient(DataGradient, name="conv2d_data_gradient"):
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 4, 4, 4), (3, 2, 3, 4), output_shape=(2, 6, 5, 3))
         yield sample((1, 4, 7, 5), (3, 3, 2, 5), output_shape=(1, 7, 7, 2), strides=(2, 1), padding="same")
-        yield sample((1, 4, 3, 2), (4, 2, 2, 2), output_shape=(1, 4, 6, 5), strides=2, groups=2, padding=((1, 0), (0, 1)),
-                     data_layout="NCHW", weights_layout="OIHW", dilation=(1, 2))  # fmt: skip
+        yield sample((1, 4, 3, 2), (4, 2, 2, 2), output_shape=(1, 4, 6, 5), strides=2, groups=2,
+                     padding=((1, 0), (0, 1)), data_layout="NCHW", weights_layout="OIHW", dilation=(1, 2))  # fmt: skip
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:
@@ -129,8 +129,8 @@ class Conv2dWeightsGradient(WeightsGradient, name="conv2d_weights_gradient"):
     def samples(cls) -> Iterator[Sample]:
         yield sample((2, 4, 4, 4), (2, 6, 5, 3), output_shape=(3, 2, 3, 4))
         yield sample((1, 4, 7, 5), (1, 7, 7, 2), output_shape=(3, 3, 2, 5), strides=(2, 1), padding="same")
-        yield sample((1, 4, 3, 2), (1, 4, 6, 5), output_shape=(4, 2, 2, 2), strides=2, groups=2, padding=((1, 0), (0, 1)),
-                     data_layout="NCHW", weights_layout="OIHW", dilation=(1, 2))  # fmt: skip
+        yield sample((1, 4, 3, 2), (1, 4, 6, 5), output_shape=(4, 2, 2, 2), strides=2, groups=2,
+                     padding=((1, 0), (0, 1)), data_layout="NCHW", weights_layout="OIHW", dilation=(1, 2))  # fmt: skip
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:

@@ -8,18 +8,19 @@ finite number for a minimum, the smallest finite one for a maximum. Minima and m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
-from stitchwork.ir import dtypes
+from stitchwork.ir import dims, dtypes
 from stitchwork.ir.dtypes import DType, as_dtype, int32
 from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
 from stitchwork.loops import expr
-from stitchwork.loops.expr import Axis, Buffer, Expr, call, extent
+from stitchwork.loops.expr import Buffer, Expr, call, extent, minimum
 from stitchwork.ops._build import F
 from stitchwork.ops._contents import one_int
 from stitchwork.ops._families import accumulator
@@ -27,10 +28,50 @@ from stitchwork.ops._op import Array, Ints, Op, Operand, Sample, axis_index, ope
 from stitchwork.ops._values import convert, coordinates, filled, wide
 from stitchwork.ops.reduction import wide_array
 
+_SIDE = 256  # lines that advance together
 
-def line(at: tuple[Axis, ...], axis: int, i: Expr) -> tuple[Expr, ...]:
+
+def line(at: tuple[Expr, ...], axis: int, i: Expr) -> tuple[Expr, ...]:
     """The index of position i along `axis` of the line at `at`, the other dims."""
     return (*at[:axis], i, *at[axis:])
+
+
+Step = Callable[[Expr, tuple[Expr, ...]], Expr]  # the next running value, from the last one and an index
+
+
+def scan_loops(b: Any, out: Buffer, axis: int, reverse: bool, exclusive: bool, seed: Any, step: Step) -> None:
+    """Loops of a running value along `axis` that starts as `seed`; stored after each step, or before (`exclusive`)."""
+    wide = accumulator(out.dtype)
+    n = out.shape[axis]
+
+    def along(i: Expr) -> Expr:
+        return extent(n - 1) - i if reverse else i
+
+    if axis == out.rank - 1:
+        with b.nest(out.shape[:-1], "parallel") as at, ExitStack() as inner:
+            running = b.variable(seed, wide, "running")
+            index = (*at, along(inner.enter_context(b.loop(n))))
+            if exclusive:
+                b.store(out, index, expr.cast(running, out.dtype))
+            b.assign(running, step(running, index))
+            if not exclusive:
+                b.store(out, index, expr.cast(running, out.dtype))
+        return
+    # Lines side by side in memory advance together, so that memory is read in order.
+    others = [m for d, m in enumerate(out.shape[:-1]) if d != axis]
+    last = out.shape[-1]
+    with b.nest([*others, dims.ceildiv(last, _SIDE)], "parallel") as (*at, block):
+        running = b.array(wide, (_SIDE,), "running")
+        low = b.let(block * _SIDE, "low")
+        width = b.let(minimum(extent(last) - low, _SIDE), "width")
+        with b.loop(width, kind="vector") as j:
+            b.store(running, (j,), seed)
+        with b.loop(n) as i, b.loop(width, kind="vector") as j:
+            index = line((*at, low + j), axis, along(i))
+            before = b.let(running[j])
+            after = b.let(step(before, index))
+            b.store(out, index, expr.cast(before if exclusive else after, out.dtype))
+            b.store(running, (j,), after)
 
 
 class Scan(Op):
@@ -67,17 +108,11 @@ class Scan(Op):
 
     def loops(self, b: Any, outs: tuple[Buffer, ...], x: Buffer) -> None:
         (out,) = outs
-        n = x.shape[self.axis]
-        wide = accumulator(x.dtype)
-        with b.nest([m for d, m in enumerate(x.shape) if d != self.axis], "parallel") as at:
-            running = b.variable(self.seed(x.dtype), wide, "running")
-            with b.loop(n) as i:
-                index = line(at, self.axis, extent(n - 1) - i if self.reverse else i)
-                if self.exclusive:
-                    b.store(out, index, expr.cast(running, x.dtype))
-                b.assign(running, call(self.function(), running, expr.cast(x[index], wide)))
-                if not self.exclusive:
-                    b.store(out, index, expr.cast(running, x.dtype))
+
+        def step(running: Expr, index: tuple[Expr, ...]) -> Expr:
+            return call(self.function(), running, expr.cast(x[index], accumulator(x.dtype)))
+
+        scan_loops(b, out, self.axis, self.reverse, self.exclusive, self.seed(x.dtype), step)
 
     def permuted(self, permutation: Ints) -> Op:
         return dataclasses.replace(self, axis=permutation.index(self.axis))
@@ -239,14 +274,12 @@ class LinearScan(Op, name="linear_scan", internal=True):
 
     def loops(self, b: Any, outs: tuple[Buffer, ...], *operands: Buffer) -> None:
         (out,), (factor, term) = outs, operands
-        n = out.shape[self.axis]
         wide = accumulator(out.dtype)
-        with b.nest([m for d, m in enumerate(out.shape) if d != self.axis], "parallel") as at:
-            running = b.variable(0, wide, "running")
-            with b.loop(n) as i:
-                index = line(at, self.axis, extent(n - 1) - i if self.reverse else i)
-                b.assign(running, expr.cast(factor[index], wide) * running + expr.cast(term[index], wide))
-                b.store(out, index, expr.cast(running, out.dtype))
+
+        def step(running: Expr, index: tuple[Expr, ...]) -> Expr:
+            return expr.cast(factor[index], wide) * running + expr.cast(term[index], wide)
+
+        scan_loops(b, out, self.axis, self.reverse, False, 0, step)
 
     def vjp(self, ct: Value, a: Value, b: Value) -> tuple[Value, Value]:
         # The cotangent of b runs the other way with the factors moved by one; that of a meets the element before.

@@ -376,7 +376,7 @@ class PerChannel(Op):
         if v is None:
             return None
         shape: tuple[Size, ...] = tuple(v.shape[0] if d == self.channel_axis else 1 for d in range(rank))
-        return v.reshape(shape) if isinstance(v, np.ndarray) else F.reshape(v, shape)
+        return F.reshape(v, shape) if isinstance(v, Value) else v.reshape(shape)
 
 
 class BatchNorm(PerChannel, name="batch_norm"):

@@ -31,7 +31,7 @@ class Forward(Resampling):
         made = x if self.mode == "nearest" else wide(x)
         outside = np.zeros((), np.bool_)
         shape = self.resized(x.shape)
-        for k, a in enumerate(self.axes):
+        for k, a in enumerate(self.over):
             n, out = x.shape[a], int(shape[a])
             scale, offset = own_scale(self, k, scale_offset)
             taps = self.array_taps(k, n, out, scale, offset)
@@ -51,7 +51,7 @@ class Forward(Resampling):
         return self.interpolated(out, x, self.expression_taps(out, x.shape, shape, scale, offset))
 
     def permuted(self, permutation: Ints) -> Op:
-        return dataclasses.replace(self, axes=tuple(permutation.index(a) for a in self.axes))
+        return dataclasses.replace(self, axes=tuple(permutation.index(a) for a in self.over))
 
     def shared(self) -> dict[str, Any]:
         """Attributes of the gradient."""
@@ -64,12 +64,12 @@ def check_sizes(op: Resampling, x: TensorType, *scale_offset: TensorType) -> Non
         raise op.fail(
             f"x has dtype {x.dtype}", expected="a float dtype, or mode nearest", got=str(x), hint="convert x with cast"
         )
-    for a in op.axes:
+    for a in op.over:
         if not require_at_least(op.name, x.shape[a], 1, f"dim {a} has elements"):
             raise op.fail(f"dim {a} has no elements", expected="size >= 1", got=str(x))
     for t in scale_offset:
-        if not require_equal(op.name, t.shape[0], len(op.axes), "one scale and offset per axis"):
-            raise op.fail("scale and offset do not fit the axes", expected=f"{len(op.axes)} elements each", got=str(t))
+        if not require_equal(op.name, t.shape[0], len(op.over), "one scale and offset per axis"):
+            raise op.fail("scale and offset do not fit the axes", expected=f"{len(op.over)} elements each", got=str(t))
 
 
 def own_scale(op: Resampling, k: int, scale_offset: tuple[Array, ...]) -> tuple[float | None, float | None]:
@@ -89,7 +89,7 @@ class Backward(Resampling):
         check_sizes(self, source, *scale_offset)
         fits = gradient.rank == source.rank
         for d in range(source.rank) if fits else ():
-            wanted = gradient.shape[d] if d in self.axes else source.shape[d]
+            wanted = gradient.shape[d] if d in self.over else source.shape[d]
             fits = fits and require_equal(self.name, gradient.shape[d], wanted, f"dim {d} of gradient and source")
         if not fits:
             raise self.fail(
@@ -99,7 +99,7 @@ class Backward(Resampling):
 
     def numpy(self, gradient: Array, source: Array, *scale_offset: Array) -> Array:
         made = wide(gradient)
-        for k, a in enumerate(self.axes):
+        for k, a in enumerate(self.over):
             scale, offset = own_scale(self, k, scale_offset)
             matrix = self.matrix(k, source.shape[a], gradient.shape[a], scale, offset)
             made = np.moveaxis(np.tensordot(matrix.T, made, (1, a)), 0, a)
@@ -111,7 +111,7 @@ class Backward(Resampling):
 
     def forward(self, gradient: tuple[Size, ...]) -> dict[str, Any]:
         """Attributes of the forward op."""
-        size = tuple(gradient[a] for a in self.axes)
+        size = tuple(gradient[a] for a in self.over)
         return {**{a: getattr(self, a) for a in self.attributes()}, "size": size}
 
 

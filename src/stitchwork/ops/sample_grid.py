@@ -16,7 +16,7 @@ from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, extent,
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Op, Operand, Sample, operand, require_at_least, require_equal, sample
 from stitchwork.ops._resampling import MODES, ROUNDINGS, Number, cubic_slopes, cubic_weights, function, rounded
-from stitchwork.ops._windows import Sizes, choice, inside_positions, map_inside, wide, widened
+from stitchwork.ops._windows import Sizes, choice, inside_positions, map_inside, positions, wide, widened
 
 _BOUNDARIES = {
     "constant": "constant",
@@ -120,8 +120,8 @@ class Sampling(Op):
         """Taps along height and width for all positions, arrays [n, i, j]."""
         grid = wide(coordinates)
         out = grid.shape[1:3]
-        rows = np.arange(out[0], dtype=grid.dtype)[:, None]
-        columns = np.arange(out[1], dtype=grid.dtype)[None, :]
+        rows = positions(out[0], grid.dtype)[:, None]
+        columns = positions(out[1], grid.dtype)[None, :]
         down = self.position(grid[..., 1], rows, float(sizes[0]), float(out[0]))
         across = self.position(grid[..., 0], columns, float(sizes[1]), float(out[1]))
         return self.taps(down), self.taps(across)
@@ -130,7 +130,7 @@ class Sampling(Op):
         """Elements of image [n, h, w, c] at whole positions [n, i, j], the border treated: [n, i, j, c]."""
         rows, has_row, _ = inside_positions(y.astype(np.int64), image.shape[1], self.boundary)
         columns, has_column, _ = inside_positions(x.astype(np.int64), image.shape[2], self.boundary)
-        batch = np.arange(image.shape[0])[:, None, None]
+        batch = positions(image.shape[0])[:, None, None]
         found = image[batch, rows, columns]
         return np.where((has_row & has_column)[..., None], found, np.asarray(self.constant).astype(image.dtype))
 
@@ -273,7 +273,7 @@ class SampleGridDataGradient(Sampling, name="sample_grid_data_gradient", interna
         h, w = (int(n) for n in sizes)
         down, across = self.array_taps((h, w), coordinates)
         made = np.zeros((g.shape[0], h, w, int(c)), g.dtype)
-        batch = np.broadcast_to(np.arange(g.shape[0])[:, None, None], coordinates.shape[:3])
+        batch = np.broadcast_to(positions(g.shape[0])[:, None, None], coordinates.shape[:3])
         for a, b in product(range(len(down.positions)), range(len(across.positions))):
             rows, has_row, _ = inside_positions(down.positions[a].astype(np.int64), h, self.boundary)
             columns, has_column, _ = inside_positions(across.positions[b].astype(np.int64), w, self.boundary)

@@ -27,7 +27,7 @@ class AlongAxis(Op):
     def normalize(cls, types: tuple[Any, ...], attrs: dict[str, Any]) -> dict[str, Any]:
         return {**attrs, "axis": axis_index(cls.name, attrs.get("axis", -1), types[0].rank)}
 
-    def permuted(self, permutation: Ints) -> Op:
+    def permuted(self, permutation: Ints) -> Op | None:
         return dataclasses.replace(self, axis=permutation.index(self.axis))
 
     def check_same(self, a: TensorType, b: TensorType, names: str) -> None:

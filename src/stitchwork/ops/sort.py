@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
-from stitchwork.ir.dtypes import int32, int64
+from stitchwork.ir.dtypes import int32
 from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
-from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, extent, minimum, where
+from stitchwork.loops.expr import Buffer, cast
 from stitchwork.ops._build import F
 from stitchwork.ops._contents import known
 from stitchwork.ops._op import (
@@ -32,12 +31,14 @@ from stitchwork.ops._op import (
     require_equal,
     sample,
 )
+from stitchwork.ops._records import RecordSorter, records
 from stitchwork.ops._regions import arange
 from stitchwork.ops._values import result_cotangents
+from stitchwork.ops.cumulative import line
 from stitchwork.ops.reduction import wide_array
 
-_RUN = 8  # elements sorted by insertion before merging; short runs beat merging passes
 _SELECT = 32  # up to so many first elements are kept in order while scanning, without sorting the rest
+_POSITION = (1 << 32) - 1  # the bits of a record's last number that hold the position
 
 
 class SortingOrder(Op, name="sorting_order", internal=True):
@@ -86,18 +87,15 @@ class SortingOrder(Op, name="sorting_order", internal=True):
     def loops(self, b: Any, outs: tuple[Buffer, ...], keys: tuple[Buffer, ...]) -> None:
         (out,) = outs
         n = keys[0].shape[self.axis]
-        others = [n for d, n in enumerate(keys[0].shape) if d != self.axis]
-        with b.nest(others, "parallel") as at:
-            rows = [_Row(k, at, self.axis) for k in keys]
-            sorter = _Sorter(b, rows, n, self.descending)
-            length = self.length(n)
+        length = self.length(n)
+        with b.nest([m for d, m in enumerate(keys[0].shape) if d != self.axis], "parallel") as at:
+            sorter = RecordSorter(b, n, lambda i: records(keys, line(at, self.axis, i), i, self.descending))
             if isinstance(length, int) and length <= _SELECT and length != n:
                 found, start = sorter.select(length)
             else:
                 found, start = sorter.sort()
             with b.loop(length) as i:
-                index = (*at[: self.axis], i, *at[self.axis :])
-                b.store(out, index, cast(found[start + i], int32))
+                b.store(out, line(at, self.axis, i), cast(found[start + i] & _POSITION, int32))
 
     def permuted(self, permutation: Ints) -> Op:
         return dataclasses.replace(self, axis=permutation.index(self.axis))
@@ -140,110 +138,6 @@ def stable_order(rows: Array, descending: bool) -> Array:
         order = np.argsort(clean, axis=-1, kind="stable")
     last = np.argsort(np.take_along_axis(nan, order, -1), axis=-1, kind="stable")
     return np.take_along_axis(order, last, -1)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """One line of a key along the axis."""
-
-    buffer: Buffer
-    at: tuple[Axis, ...]
-    axis: int
-
-    def __getitem__(self, i: Expr) -> Expr:
-        return self.buffer[(*self.at[: self.axis], i, *self.at[self.axis :])]
-
-
-class _Sorter:
-    """Writes the loops that sort positions of one line by its keys."""
-
-    def __init__(self, b: Any, rows: list[_Row], n: Size, descending: bool) -> None:
-        self.b, self.rows, self.n, self.descending = b, rows, n, descending
-
-    def before(self, i: Expr, j: Expr) -> Expr:
-        """Whether position i belongs before position j by the keys; False where they are equal."""
-        less: Expr | None = None
-        for row in reversed(self.rows):
-            x, y = self.b.let(row[i], "x"), self.b.let(row[j], "y")
-            if x.dtype.kind == "b":
-                x, y = cast(x, int32), cast(y, int32)
-            here, there = (x > y, y > x) if self.descending else (x < y, y < x)
-            if x.dtype.is_float:
-                nan_x, nan_y = call("isnan", x), call("isnan", y)
-                here, there = here | (nan_y & ~nan_x), there | (nan_x & ~nan_y)
-            less = here if less is None else here | (~there & less)
-        assert less is not None
-        return less
-
-    def select(self, count: int) -> tuple[Buffer, Expr]:
-        """The first `count` positions in order, by insertion of each element that belongs among them."""
-        b = self.b
-        order = b.array(int64, (count + 1,), "order")
-        held = b.variable(0, int64, "held")
-        with b.loop(self.n) as i:
-            place = b.variable(held, int64, "place")
-            self._shift(order, place, i, extent(0))
-            with b.when(place < count):
-                b.store(order, (place,), i)
-                b.assign(held, minimum(held + 1, count))
-        return order, extent(0)
-
-    def _shift(self, order: Buffer, place: Any, i: Expr, low: Expr) -> None:
-        """Move the positions that belong after i one place up, from `place` down; `place` ends where i goes."""
-        b = self.b
-        going = b.let(place > low, "going")
-        with b.while_(going):
-            other = b.let(order[place - 1], "other")
-            earlier = b.let(self.before(i, other), "earlier")
-            b.assign(going, earlier)
-            with b.when(earlier):
-                b.store(order, (place,), other)
-                b.assign(place, place - 1)
-                b.assign(going, place > low)
-
-    def sort(self) -> tuple[Buffer, Expr]:
-        """All positions in order: a buffer and where in it they start."""
-        b, n = self.b, self.n
-        tiny = isinstance(n, int) and n <= _RUN
-        order = b.array(int64, (n if tiny else 2 * n,), "order")
-        size = extent(n)
-        with b.loop(dims.ceildiv(n, _RUN)) as run:
-            low = b.let(run * _RUN, "low")
-            with b.loop(minimum(low + _RUN, size), low) as i:
-                place = b.variable(i, int64, "place")
-                self._shift(order, place, i, low)
-                b.store(order, (place,), i)
-        if tiny:
-            return order, extent(0)
-        # Merge runs of doubling width from one half of the array into the other, and swap the halves.
-        source = b.variable(0, int64, "source")
-        width = b.variable(_RUN, int64, "width")
-        with b.while_(width < size):
-            target = b.let(size - source, "target")
-            pairs = (size + width * 2 - 1) // (width * 2)
-            with b.loop(b.let(pairs, "pairs")) as pair:
-                self._merge(order, source, target, pair * width * 2, width)
-            b.assign(source, target)
-            b.assign(width, width * 2)
-        return order, source
-
-    def _merge(self, order: Buffer, source: Expr, target: Expr, low: Expr, width: Expr) -> None:
-        b = self.b
-        size = extent(self.n)
-        left = b.variable(low, int64, "left")
-        middle = b.let(minimum(low + width, size), "middle")
-        right = b.variable(middle, int64, "right")
-        high = b.let(minimum(middle + width, size), "high")
-        with b.loop(high, b.let(low, "low")) as k:
-            take_right = b.let(right < high, "take_right")
-            with b.when(take_right & (left < middle)):
-                i, j = b.let(order[source + right], "i"), b.let(order[source + left], "j")
-                b.assign(take_right, self.before(i, j))
-            chosen = where(take_right, right, left)
-            b.store(order, (target + k,), order[source + chosen])
-            step = cast(take_right, int64)
-            b.assign(right, right + step)
-            b.assign(left, left + (const(1, int64) - step))
 
 
 # --- ops on top ---------------------------------------------------------------------------------------------------

@@ -97,8 +97,11 @@ class Stencil(Op, name="stencil"):
         if self.offsets is not None and self.padding != ((0, 0),) * r:
             raise self.fail("both `padding` and `offsets`", expected="one of them")
         if weights.dtype.is_float and not x.dtype.is_float:
-            raise self.fail("`weights` are floats, `x` integers", expected="weights that x's dtype can hold", got=f"x: {x}  weights: {weights}",
-                            hint="convert x with cast")  # fmt: skip
+            got = f"x: {x}  weights: {weights}"
+            expected = "weights that x's dtype can hold"
+            raise self.fail(
+                "`weights` are floats, `x` integers", expected=expected, got=got, hint="convert x with cast"
+            )
         if x.dtype.kind == "u" and self.boundary == "antiperiodic":
             raise self.fail("unsigned numbers have no other sign", expected="a signed dtype", got=str(x))
         sizes = x.shape[x.rank - r :]
@@ -329,9 +332,9 @@ class StencilUnrolled(Kernel, name="stencil_unrolled", internal=True):
             yield sample((2, 5, 4), reduction=reduction, weights=(0, 1, -1, 2.5, 0, 1), window=(2, 3), **base)
         yield sample((2, 5, 4), reduction="sum", weights=(0, 0), window=(2, 1), **base)
         nans = np.array([np.nan, np.nan, 2, 1, np.nan], np.float32)
+        row: dict[str, Any] = {"strides": (1,), "dilation": (1,), "padding": ((0, 1),), "boundary": "clamp"}
         for reduction in REDUCTIONS:
-            yield Sample((nans,), {"reduction": reduction, "weights": (1, 1), "window": (2,), "strides": (1,), "dilation": (1,),
-                                   "padding": ((0, 1),), "boundary": "clamp"}, grad=False)  # fmt: skip
+            yield Sample((nans,), {"reduction": reduction, "weights": (1, 1), "window": (2,), **row}, grad=False)
 
 
 def _multiply(a: Expr, b: Expr) -> Expr:

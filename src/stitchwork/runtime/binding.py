@@ -11,6 +11,7 @@ from stitchwork.errors import FeedError
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size, python_source
 from stitchwork.ir.graph import Guard
+from stitchwork.ir.types import TensorType
 from stitchwork.loops.kernel import Storage
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -49,7 +50,7 @@ class Binder:
 
     def bind(self, shapes: Shapes) -> Bound:
         """Everything for these input shapes. Raises FeedError where they do not fit."""
-        symbols = self._symbols(shapes)
+        symbols = bind_symbols([s.type for s in self.inputs], shapes, [s.name for s in self.inputs])
         for name, bound in self.bounds.items():
             symbols[name] = dims.evaluate(bound, symbols)
         self._check_guards(symbols)
@@ -69,28 +70,6 @@ class Binder:
             position += s.type.rank
         return Bound(symbols, tuple(outputs), plan, plan.buffer_info()[0], total + scratch * self.threads + 64)
 
-    def _symbols(self, shapes: Shapes) -> dict[str, int]:
-        symbols: dict[str, int] = {}
-        owners: dict[str, str] = {}
-        for storage, shape in zip(self.inputs, shapes, strict=True):
-            if len(shape) != storage.type.rank:
-                raise self._wrong("rank", storage, shape)
-            for d, (declared, n) in enumerate(zip(storage.type.shape, shape, strict=True)):
-                if isinstance(declared, int):
-                    if declared != n:
-                        raise self._wrong("size", storage, shape)
-                    continue
-                name = str(declared)
-                if symbols.setdefault(name, n) != n:
-                    raise FeedError("run", f"size `{name}` differs between inputs", expected=f"{symbols[name]}, as in {owners[name]}",
-                                    got=f"{n} in dim {d} of {_label(storage)}", hint="dims with one name must have one size")
-                owners.setdefault(name, f"dim {d} of {_label(storage)}")
-        return symbols
-
-    def _wrong(self, what: str, storage: Storage, shape: tuple[int, ...]) -> FeedError:
-        return FeedError("run", f"input {_label(storage)} has the wrong {what}", expected=str(storage.type),
-                         got=f"shape [{', '.join(map(str, shape))}]")
-
     def _check_guards(self, symbols: dict[str, int]) -> None:
         for g in self.guards:
             a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
@@ -101,8 +80,29 @@ class Binder:
                                 hint=f"op made at {g.location}" if g.location else "")
 
 
-def _label(storage: Storage) -> str:
-    return f"`{storage.name}`" if storage.name else f"{storage.number}"
+def bind_symbols(types: Sequence[TensorType], shapes: Shapes, names: Sequence[str]) -> dict[str, int]:
+    """The sizes of symbols that make the input types these shapes. Raises FeedError where none do."""
+    symbols: dict[str, int] = {}
+    owners: dict[str, str] = {}
+    for number, (type_, shape) in enumerate(zip(types, shapes, strict=True)):
+        label = f"`{names[number]}`" if names[number] else str(number)
+        if len(shape) != type_.rank:
+            raise _wrong("rank", label, type_, shape)
+        for d, (declared, n) in enumerate(zip(type_.shape, shape, strict=True)):
+            if isinstance(declared, int):
+                if declared != n:
+                    raise _wrong("size", label, type_, shape)
+                continue
+            symbol = str(declared)
+            if symbols.setdefault(symbol, n) != n:
+                raise FeedError("run", f"size `{symbol}` differs between inputs", expected=f"{symbols[symbol]}, as in {owners[symbol]}",
+                                got=f"{n} in dim {d} of input {label}", hint="dims with one name must have one size")
+            owners.setdefault(symbol, f"dim {d} of input {label}")
+    return symbols
+
+
+def _wrong(what: str, label: str, type_: TensorType, shape: tuple[int, ...]) -> FeedError:
+    return FeedError("run", f"input {label} has the wrong {what}", expected=str(type_), got=f"shape [{', '.join(map(str, shape))}]")
 
 
 def compile_sizes(sizes: Sequence[Size], symbols: Sequence[str]) -> Callable[..., tuple[int, ...]]:

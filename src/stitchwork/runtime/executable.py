@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,9 +16,11 @@ from stitchwork.backends.cpu.pool import Pool
 from stitchwork.errors import ExecutionError, FeedError
 from stitchwork.ir.dtypes import as_dtype
 from stitchwork.ir.graph import Array, Module, Value
-from stitchwork.loops.kernel import Storage
+from stitchwork.ir.types import TensorType
+from stitchwork.loops.kernel import launches
 from stitchwork.runtime.binding import Binder, Bound, Shapes
 from stitchwork.runtime.cache import BoundedCache
+from stitchwork.runtime.queue import CommandQueue, Pending
 from stitchwork.runtime.tensor_data import TensorData
 
 _PLANS = 256  # sets of input shapes that one program remembers
@@ -150,11 +153,17 @@ class Executable:
     """A graph compiled for given targets.
 
     `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a list of
-    TensorData in the order of the targets. Thread-safe; nothing is compiled while running, unless the program was
-    specialised and meets other sizes than it was specialised to (then the program for all sizes is compiled, once).
+    TensorData in the order of the targets that are tensors. Thread-safe. Nothing is compiled while running, unless the program
+    was specialised and meets other sizes than those: then the program for all sizes is compiled, once.
     """
 
-    def __init__(self, program: NativeProgram, placeholders: Sequence[Value], general: Any = None) -> None:
+    def __init__(
+        self,
+        program: NativeProgram,
+        placeholders: Sequence[Value],
+        specialized: Shapes | None = None,
+        general: Callable[[], NativeProgram] | None = None,
+    ) -> None:
         self._program = program
         self._placeholders = list(placeholders)
         self._positions: dict[Any, int] = {}
@@ -162,7 +171,9 @@ class Executable:
             self._positions[v] = k
             if v.name:
                 self._positions.setdefault(v.name, k)
-        self._general = general
+        self._specialized, self._make_general = specialized, general
+        self._general: NativeProgram | None = None
+        self._lock = threading.Lock()
         self.compile_count = 1
 
     @property
@@ -176,7 +187,36 @@ class Executable:
             feeds = self._ordered(feeds)
         if len(feeds) != len(self._placeholders):
             raise self._wrong_count(len(feeds))
-        return [TensorData(a) for a in self._program.run(feeds)]
+        program = self._program
+        if self._specialized is not None and tuple([np.shape(x) for x in feeds]) != self._specialized:
+            program = self._for_all_sizes()
+        return [TensorData(a) for a in program.run(feeds)]
+
+    def run_async(
+        self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None
+    ) -> Pending:
+        """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in order;
+        without a queue, a common one is used."""
+        return (queue or _common_queue()).submit(lambda: self.run(feeds))
+
+    def output_types(self, input_types: Sequence[Any] | None = None) -> list[TensorType]:
+        """Types of the results: symbolic, or for inputs with the shapes of `input_types` (arrays, types or shapes)."""
+        outputs = [s.type for s in self._program.outputs]
+        if input_types is None:
+            return outputs
+        shapes = tuple(shape_of(t) for t in input_types)
+        special = self._specialized
+        program = self._program if special is None or special == shapes else self._for_all_sizes()
+        bound = program.binder.bind(shapes)
+        return [t.with_shape(shape) for t, shape in zip(outputs, bound.outputs, strict=True)]
+
+    def _for_all_sizes(self) -> NativeProgram:
+        with self._lock:
+            if self._general is None:
+                assert self._make_general is not None
+                self._general = self._make_general()
+                self.compile_count += 1
+            return self._general
 
     def _ordered(self, feeds: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
         if not isinstance(feeds, Mapping):
@@ -207,10 +247,17 @@ _MISSING = object()
 
 def report(compiled: Compiled) -> str:
     """A line per kernel, in order of execution."""
-    from stitchwork.loops.kernel import launches
-
     program = compiled.planned.program
     lines = [f"{k:3}  {x.kernel.name}" for k, x in enumerate(launches(program.instructions))]
     return "\n".join([f"{len(lines)} kernels", *lines, *(f"note: {n}" for n in program.notes)])
 
 
+def shape_of(spec: Any) -> tuple[int, ...]:
+    """The shape meant by an array, a type or a shape."""
+    shape = getattr(spec, "shape", spec)
+    return tuple(int(n) for n in shape)
+
+
+@functools.cache
+def _common_queue() -> CommandQueue:
+    return CommandQueue("common")

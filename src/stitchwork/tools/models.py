@@ -26,7 +26,7 @@ class Program:
 
 
 def load_program(path: Path) -> Program:
-    """The program in a file: an ONNX model (`.onnx`) or a module's text (`.txt`) with its resources in `.npz` beside it.
+    """The program in a file: an ONNX model (`.onnx`) or a module's text (`.txt`), its resources in `.npz` beside it.
 
     Raises StitchworkError, OSError.
     """
@@ -53,6 +53,8 @@ def _onnx(path: Path) -> Program:
     model = load(path)
     module = model.graph.module
     module.body.results = tuple(model.outputs.values())
+    for name, value in model.outputs.items():
+        value.name = value.name or name
     return Program(path, module, _named(module.body.arguments, "input"), dict(model.outputs))
 
 
@@ -92,7 +94,8 @@ def load_arrays(path: Path) -> dict[str, Array]:
         found: Any = np.load(path, allow_pickle=False)
         return dict(cast("Mapping[str, Array]", found)) if isinstance(found, Mapping) else {"": found}
     except (OSError, ValueError, EOFError) as e:
-        raise FeedError("load", "cannot read the array", expected="an .npy file", got=f"{path}: {e}", at="") from None
+        reason = e.strerror if isinstance(e, OSError) else "it is damaged, or no such file"
+        raise FeedError("load", "cannot read the array", expected="an .npy file", got=f"{path}: {reason}", at="") from None
 
 
 def load_feeds(program: Program, given: list[str]) -> list[Array]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from stitchwork.importers.onnx.model import OnnxModel as OnnxModel
 
 
-def load(source: Any, *, constants: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None) -> OnnxModel:
+def load(
+    source: Any, *, constants: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None
+) -> OnnxModel:
     """A model from a path, the bytes of a file or an `onnx.ModelProto`.
 
     constants: arrays for inputs that are the same in every run (a mode, a sampling rate): what depends on them alone is

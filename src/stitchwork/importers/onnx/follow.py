@@ -84,7 +84,11 @@ class Follower:
     def _fold(self, operation: Operation) -> bool:
         op = operation.op
         arrays = [self.array(v) for v in operation.operands]
-        if not op.has("numpy") or any(a is None for a in arrays) or any(_symbolic(getattr(op, a)) for a in op.attributes()):
+        if (
+            not op.has("numpy")
+            or any(a is None for a in arrays)
+            or any(_symbolic(getattr(op, a)) for a in op.attributes())
+        ):
             return False
         known = cast("list[Array]", arrays)
         if not all(v.tensor.is_static for v in operation.results):
@@ -165,7 +169,9 @@ def _symbolic(x: Any) -> bool:
 
 # Ops that only move elements, and which of their operands are indices.
 _MOVES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten2d", "broadcast", "permute", "transpose", "slice"), ()),
+    **dict.fromkeys(
+        ("reshape", "squeeze", "expand_dims", "flatten2d", "broadcast", "permute", "transpose", "slice"), ()
+    ),
     **dict.fromkeys(("strided_slice", "slice_dim", "concat", "stack", "tile", "split", "split_equal", "reverse"), ()),
     **dict.fromkeys(("identity", "stop_gradient"), ()),
     **dict.fromkeys(("gather", "gather_nd", "gather_along_axis"), (1,)),

@@ -20,7 +20,6 @@ from stitchwork.importers.onnx.node import Node, label_of
 from stitchwork.importers.onnx.proto import Tensors, dtype_of
 from stitchwork.importers.onnx.sizes import SizeNames
 from stitchwork.ir.graph import Array, Module, Value
-from stitchwork.ir.types import TensorType
 
 
 class Scope:
@@ -44,13 +43,19 @@ class Scope:
                 scope.values[name] = made
                 return made
             scope = scope.parent
-        raise OpError("onnx", f"`{name}` is used before it is made", expected="an input, an initializer or the result of an earlier node")
+        raise OpError(
+            "onnx",
+            f"`{name}` is used before it is made",
+            expected="an input, an initializer or the result of an earlier node",
+        )
 
 
 class Importer:
     """One import: the graph being built and what is known of it."""
 
-    def __init__(self, model: ModelProto, tensors: Tensors, constants: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, model: ModelProto, tensors: Tensors, constants: Mapping[str, Array], sizes: Mapping[str, int]
+    ) -> None:
         self.model, self.tensors, self.constants = model, tensors, constants
         self.graph = Graph(model.graph.name or "main")
         self.module: Module = self.graph.module
@@ -82,10 +87,15 @@ class Importer:
                 key = f"{domain + '.' if domain else ''}{node.op_type} (opset {self.opset(domain)})"
                 missing.setdefault(key, []).append(node.name or (node.output[0] if node.output else "?"))
         if missing:
-            lines = [f"{op}: {len(names)} node{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-                     for op, names in missing.items()]
-            raise UnsupportedError("onnx", f"{len(missing)} op{'s' if len(missing) > 1 else ''} of the model cannot be imported",
-                                   got="; ".join(lines))
+            lines = [
+                f"{op}: {len(names)} node{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+                for op, names in missing.items()
+            ]
+            raise UnsupportedError(
+                "onnx",
+                f"{len(missing)} op{'s' if len(missing) > 1 else ''} of the model cannot be imported",
+                got="; ".join(lines),
+            )
 
     def opset(self, domain: str) -> int:
         """The version of a domain that the model is written in."""
@@ -102,8 +112,12 @@ class Importer:
                 made[info.name] = scope.values[info.name] = self._placeholder(info)
         stray = [n for n in self.constants if n not in scope.values]
         if stray:
-            raise FeedError("onnx", "`constants` names something that is no input", expected=", ".join(i.name for i in graph.input),
-                            got=", ".join(stray))
+            raise FeedError(
+                "onnx",
+                "`constants` names something that is no input",
+                expected=", ".join(i.name for i in graph.input),
+                got=", ".join(stray),
+            )
         return made
 
     def _placeholder(self, info: ValueInfoProto) -> Value:
@@ -113,7 +127,9 @@ class Importer:
         tensor = info.type.tensor_type
         dtype = dtype_of(tensor.elem_type, f"input `{info.name}`")
         if not tensor.HasField("shape"):
-            raise UnsupportedError(f"input `{info.name}`", "its rank is not declared", expected="a shape, whose sizes may be unknown")
+            raise UnsupportedError(
+                f"input `{info.name}`", "its rank is not declared", expected="a shape, whose sizes may be unknown"
+            )
         return self.graph.placeholder([self.names.size_of(d) for d in tensor.shape.dim], dtype, info.name)
 
     def _given(self, info: ValueInfoProto) -> Array:
@@ -121,10 +137,16 @@ class Importer:
         dtype = dtype_of(tensor.elem_type, f"input `{info.name}`")
         array = np.asarray(self.constants[info.name])
         if array.dtype != dtype.numpy and not (array.dtype.kind == dtype.numpy.kind or array.dtype.kind in "iu"):
-            raise FeedError("onnx", f"the constant for `{info.name}` has the wrong dtype", expected=str(dtype), got=str(array.dtype))
+            raise FeedError(
+                "onnx", f"the constant for `{info.name}` has the wrong dtype", expected=str(dtype), got=str(array.dtype)
+            )
         if tensor.HasField("shape") and array.ndim != len(tensor.shape.dim):
-            raise FeedError("onnx", f"the constant for `{info.name}` has the wrong rank", expected=str(len(tensor.shape.dim)),
-                            got=str(array.ndim))
+            raise FeedError(
+                "onnx",
+                f"the constant for `{info.name}` has the wrong rank",
+                expected=str(len(tensor.shape.dim)),
+                got=str(array.ndim),
+            )
         return array.astype(dtype.numpy)
 
     # --- graphs and nodes -----------------------------------------------------------------------------------------------
@@ -148,7 +170,12 @@ class Importer:
         """Results of a graph inside a node, imported where operations go now."""
         inner = Scope(self, scope.uses, scope)
         if len(arguments) != len(graph.input):
-            raise OpError("onnx", f"graph `{graph.name}` has the wrong number of inputs", expected=str(len(arguments)), got=str(len(graph.input)))
+            raise OpError(
+                "onnx",
+                f"graph `{graph.name}` has the wrong number of inputs",
+                expected=str(len(arguments)),
+                got=str(len(graph.input)),
+            )
         inner.values.update({i.name: v for i, v in zip(graph.input, arguments, strict=True)})
         self.run_graph(graph, inner)
         return [inner.find(o.name) for o in graph.output]
@@ -173,7 +200,9 @@ class Importer:
         except StitchworkError as e:
             if e.op.endswith("`"):  # names its node already
                 raise
-            raise type(e)(node.label, f"{e.op}: {e.problem}", expected=e.expected, got=e.got, hint=e.hint, at=e.at) from None
+            raise type(e)(
+                node.label, f"{e.op}: {e.problem}", expected=e.expected, got=e.got, hint=e.hint, at=e.at
+            ) from None
         new = block.operations[start:]
         for operation in new:
             operation.location = node.label
@@ -200,8 +229,11 @@ class Importer:
         inputs = [scope.find(n) if n else None for n in proto.input]
         function = self._body(proto, inputs)
         if function is None:
-            raise UnsupportedError(label_of(proto), "cannot be imported with operands like these",
-                                   got=", ".join(str(v.type) if v is not None else "-" for v in inputs))
+            raise UnsupportedError(
+                label_of(proto),
+                "cannot be imported with operands like these",
+                got=", ".join(str(v.type) if v is not None else "-" for v in inputs),
+            )
         nodes = expand(function, proto, self.opset(_domain(proto)))
         inner = Scope(self, count_node_uses(nodes, list(function.output)))
         inner.values.update({n: v for n, v in zip(function.input, inputs, strict=False) if v is not None})

@@ -30,8 +30,12 @@ class OnnxExecutable:
         missing = [n for n in self.input_names if n not in inputs]
         stray = [n for n in inputs if n not in self.input_names]
         if missing or stray:
-            raise FeedError("run", "the inputs are not the model's", expected=", ".join(self.input_names),
-                            got=", ".join([*(f"no {n}" for n in missing), *(f"also {n}" for n in stray)]))
+            raise FeedError(
+                "run",
+                "the inputs are not the model's",
+                expected=", ".join(self.input_names),
+                got=", ".join([*(f"no {n}" for n in missing), *(f"also {n}" for n in stray)]),
+            )
         results = self.executable.run([inputs[n] for n in self.input_names])
         return dict(zip(self.output_names, results, strict=True))
 
@@ -49,14 +53,20 @@ class OnnxModel:
         chosen = list(self.outputs) if outputs is None else list(outputs)
         stray = [n for n in chosen if n not in self.outputs]
         if stray:
-            raise FeedError("compile", "`outputs` names something that is no output", expected=", ".join(self.outputs),
-                            got=", ".join(stray))
+            raise FeedError(
+                "compile",
+                "`outputs` names something that is no output",
+                expected=", ".join(self.outputs),
+                got=", ".join(stray),
+            )
         targets = [self.outputs[n] for n in chosen]
         executable = self.graph.compile(targets, list(self.inputs.values()), device=device, options=options)
         return OnnxExecutable(executable, list(self.inputs), chosen)
 
 
-def load(source: Any, *, constants: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None) -> OnnxModel:
+def load(
+    source: Any, *, constants: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None
+) -> OnnxModel:
     """See `stitchwork.importers.onnx.load`."""
     proto, folder = read_model(source)
     arrays = {name: np.asarray(x) for name, x in (constants or {}).items()}

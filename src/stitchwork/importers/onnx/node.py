@@ -134,7 +134,11 @@ class Node:
 
     def string_list(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         found = self._attribute(name, AttributeProto.STRINGS, default)
-        return tuple(s.decode("utf-8", "replace") for s in found.strings) if isinstance(found, AttributeProto) else tuple(found)
+        return (
+            tuple(s.decode("utf-8", "replace") for s in found.strings)
+            if isinstance(found, AttributeProto)
+            else tuple(found)
+        )
 
     def tensor(self, name: str) -> Array:
         return self.importer.tensors.array(self._attribute(name, AttributeProto.TENSOR, None).t)
@@ -155,8 +159,12 @@ class Node:
                 raise OpError(self.label, f"attribute `{name}` is missing")
             return default
         if found.type != kind:
-            raise OpError(self.label, f"attribute `{name}` is of the wrong kind", expected=_KINDS[kind],
-                          got=_KINDS.get(found.type, f"kind {found.type}"))
+            raise OpError(
+                self.label,
+                f"attribute `{name}` is of the wrong kind",
+                expected=_KINDS[kind],
+                got=_KINDS.get(found.type, f"kind {found.type}"),
+            )
         return found
 
     # --- errors -------------------------------------------------------------------------------------------------------

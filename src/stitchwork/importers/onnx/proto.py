@@ -46,8 +46,12 @@ def dtype_of(code: int, what: str) -> DType:
     found = _DTYPES.get(code)
     if found is None:
         names = {number: name for name, number in TensorProto.DataType.items()}
-        raise UnsupportedError(what, "an element type that there is no dtype for", expected=", ".join(map(str, _CODES)),
-                               got=names.get(code, f"code {code}"))
+        raise UnsupportedError(
+            what,
+            "an element type that there is no dtype for",
+            expected=", ".join(map(str, _CODES)),
+            got=names.get(code, f"code {code}"),
+        )
     return found
 
 
@@ -77,8 +81,9 @@ def _path_of(source: Any) -> Path:
     try:
         return Path(source)
     except TypeError:
-        raise PackageError("onnx", "not a model", expected="a path, bytes or an onnx.ModelProto",
-                           got=type(source).__name__) from None
+        raise PackageError(
+            "onnx", "not a model", expected="a path, bytes or an onnx.ModelProto", got=type(source).__name__
+        ) from None
 
 
 def _parse(content: bytes, what: str) -> ModelProto:
@@ -86,7 +91,9 @@ def _parse(content: bytes, what: str) -> ModelProto:
     try:
         model.ParseFromString(content)
     except (DecodeError, ValueError) as e:
-        raise PackageError("onnx", f"{what} is not an ONNX model", got=str(e), hint="the file may be damaged or cut off") from None
+        raise PackageError(
+            "onnx", f"{what} is not an ONNX model", got=str(e), hint="the file may be damaged or cut off"
+        ) from None
     if not model.graph.node and not model.graph.output:
         raise PackageError("onnx", f"{what} holds no graph", expected="a model with nodes and outputs")
     return model
@@ -109,7 +116,9 @@ class Tensors:
         try:
             made = onnx.numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError) as e:
-            raise PackageError(what, "its data does not fit its shape", expected=f"{dtype}{list(tensor.dims)}", got=str(e)) from None
+            raise PackageError(
+                what, "its data does not fit its shape", expected=f"{dtype}{list(tensor.dims)}", got=str(e)
+            ) from None
         return np.asarray(made).astype(dtype.numpy, copy=False)
 
     def _external(self, tensor: TensorProto, dtype: DType, what: str) -> Array:
@@ -127,8 +136,12 @@ class Tensors:
             raise PackageError(what, "offset or length of its data is not a number", got=str(e)) from None
         room = os.stat(file).st_size
         if length != size or offset < 0 or offset + size > room:
-            raise PackageError(what, "its data does not lie inside its file", expected=f"{size} bytes of {room}",
-                               got=f"offset {offset}, length {length}")
+            raise PackageError(
+                what,
+                "its data does not lie inside its file",
+                expected=f"{size} bytes of {room}",
+                got=f"offset {offset}, length {length}",
+            )
         if not size:
             return np.empty(shape, dtype.numpy)
         return np.memmap(file, np.uint8, "r", offset, (size,)).view(dtype.numpy).reshape(shape)
@@ -139,7 +152,9 @@ class Tensors:
         folder = self.folder.resolve()
         file = (folder / location).resolve()
         if not location or not file.is_relative_to(folder):
-            raise PackageError(what, "its data is outside the model's folder", expected=f"a file in {folder}", got=repr(location))
+            raise PackageError(
+                what, "its data is outside the model's folder", expected=f"a file in {folder}", got=repr(location)
+            )
         if not file.is_file():
             raise PackageError(what, "the file with its data is missing", expected=str(file))
         return file

@@ -49,7 +49,11 @@ def _size(n: Size) -> Value:
 
 def write(buffer: Value, row: Value, i: Value) -> Value:
     """`buffer` with `row` in place of its slice i along dim 0."""
-    start = F.concat([F.reshape(i, shape=(1,)), np.zeros(row.rank, np.int64)], axis=0) if row.rank else F.reshape(i, shape=(1,))
+    start = (
+        F.concat([F.reshape(i, shape=(1,)), np.zeros(row.rank, np.int64)], axis=0)
+        if row.rank
+        else F.reshape(i, shape=(1,))
+    )
     return F.dynamic_update_slice(buffer, F.expand_dims(row, axes=0), start)
 
 
@@ -74,5 +78,3 @@ def _unrolled(
         slices = [F.slice(x, (t,), (t + 1,), squeeze_mask=1) for x in inputs]
         carried, rows[t] = body(_size(t), carried, slices)
     return carried, [F.stack([rows[t][k] for t in range(steps)], axis=0) for k in range(len(rows[0]))]
-
-

@@ -91,11 +91,12 @@ def polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     """c0 + c1 x + c2 x**2 + ... by Horner's rule; long ones as two interleaved chains, so that they wait less."""
     if len(coefficients) >= 10:
         square = x * x
-        return fma(_horner(square, coefficients[1::2]), x, _horner(square, coefficients[::2]))
-    return _horner(x, coefficients)
+        return fma(horner(square, coefficients[1::2]), x, horner(square, coefficients[::2]))
+    return horner(x, coefficients)
 
 
-def _horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+def horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+    """c0 + c1 x + c2 x**2 + ... as one chain, which rounds least."""
     total: Expr = Const(coefficients[-1], x.dtype)
     for c in coefficients[-2::-1]:
         total = fma(total, x, c)

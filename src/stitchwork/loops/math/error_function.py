@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stitchwork.loops.expr import Expr, call, where
 from stitchwork.loops.math import coefficients
-from stitchwork.loops.math._profile import Profile, absolute, fma, polynomial, power_of_two, sign_of, with_sign
+from stitchwork.loops.math._profile import Profile, absolute, fma, horner, polynomial, power_of_two, sign_of, with_sign
 from stitchwork.loops.math.exponential import exp, reduce
 
 
@@ -26,6 +26,6 @@ def erfc(x: Expr, p: Profile) -> Expr:
     square = a * a
     lost = fma(a, a, -square)
     power = exp(-square, p)
-    y = polynomial((a - 4.0) / (a + 4.0), p.coefficients(coefficients.ERFCX)) / fma(a, 2.0, 1.0)
+    y = horner((a - 4.0) / (a + 4.0), p.coefficients(coefficients.ERFCX)) / fma(a, 2.0, 1.0)
     y = fma(y * power, -lost, y * power)
     return where(x < 0.0, 2.0 - y, y)

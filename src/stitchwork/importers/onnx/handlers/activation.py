@@ -36,7 +36,9 @@ def celu(node: Node) -> Results:
 
 @onnx_op("Selu")
 def selu(node: Node) -> Results:
-    return F.selu(node[0], node.float("alpha", 1.67326319217681884765625), node.float("gamma", 1.05070102214813232421875))
+    return F.selu(
+        node[0], node.float("alpha", 1.67326319217681884765625), node.float("gamma", 1.05070102214813232421875)
+    )
 
 
 @onnx_op("LeakyRelu")

@@ -47,7 +47,9 @@ def _branch(node: Node, which: bool) -> list[Value]:
 def _presumed(node: Node, condition: Any, why: GraphError) -> list[Value]:
     """The branch for equal sizes, with a guard: exporters write "if this dim is 1, take it away" where it always is."""
     relation = condition if isinstance(condition, numbers.Relation) and condition.symbol == "==" else None
-    if relation is None or not require_equal(node.label, relation.a, relation.b, "the sizes that the condition compares", node.module):
+    if relation is None or not require_equal(
+        node.label, relation.a, relation.b, "the sizes that the condition compares", node.module
+    ):
         raise node.unsupported(
             "the branches give tensors of different types, and the condition is not known when the model is compiled",
             got=f"{why.expected} and {why.got}",
@@ -82,7 +84,9 @@ def loop(node: Node) -> Results:
         except _Continues:
             node.module.guards = guards
     if stacked:
-        raise node.unsupported("a loop that stacks results and whose number of rounds is not known when the model is compiled")
+        raise node.unsupported(
+            "a loop that stacks results and whose number of rounds is not known when the model is compiled"
+        )
     return _conditional(node, body, carried, counted)
 
 
@@ -96,8 +100,10 @@ def _counted(node: Node, body: GraphProto, carried: list[Value], count: Any, sta
         if known is None or not known.reshape(-1)[0]:
             raise _Continues
         if [v.type for v in made[1 : 1 + len(carried)]] != carried_types:
-            raise node.unsupported("a carried tensor changes its type or size from one round to the next",
-                                   got=", ".join(f"{a} to {b.type}" for a, b in zip(carried_types, made[1:], strict=False)))
+            raise node.unsupported(
+                "a carried tensor changes its type or size from one round to the next",
+                got=", ".join(f"{a} to {b.type}" for a, b in zip(carried_types, made[1:], strict=False)),
+            )
         return made[1 : 1 + len(carried)], made[1 + len(carried) :]
 
     if not stacked:
@@ -154,7 +160,9 @@ def scan_(node: Node) -> Results:
     finals, rows = scan(moved[0].shape[0], carried, moved, step)
     flipped = node.int_list("scan_output_directions", (0,) * results)
     rows = [F.reverse(y, axes=0) if back else y for y, back in zip(rows, flipped, strict=True)]
-    rows = [_from_front(y, axis) for y, axis in zip(rows, node.int_list("scan_output_axes", (0,) * results), strict=True)]
+    rows = [
+        _from_front(y, axis) for y, axis in zip(rows, node.int_list("scan_output_axes", (0,) * results), strict=True)
+    ]
     return [*finals, *rows]
 
 

@@ -27,7 +27,9 @@ def padding_of(node: Node, spatial: int) -> Pads:
         raise node.invalid("attribute `auto_pad` is not valid", expected=f"NOTSET, {', '.join(rules)}", got=auto)
     pads = node.int_list("pads", (0,) * (2 * spatial))
     if len(pads) != 2 * spatial:
-        raise node.invalid("attribute `pads` does not have two entries per spatial dim", expected=str(2 * spatial), got=str(len(pads)))
+        raise node.invalid(
+            "attribute `pads` does not have two entries per spatial dim", expected=str(2 * spatial), got=str(len(pads))
+        )
     return tuple(zip(pads[:spatial], pads[spatial:], strict=True))
 
 
@@ -35,7 +37,9 @@ def per_dim(node: Node, name: str, spatial: int) -> tuple[int, ...]:
     """An attribute with an entry per spatial dim, 1 unless given."""
     found = node.int_list(name, (1,) * spatial)
     if len(found) != spatial:
-        raise node.invalid(f"attribute `{name}` does not have one entry per spatial dim", expected=str(spatial), got=str(len(found)))
+        raise node.invalid(
+            f"attribute `{name}` does not have one entry per spatial dim", expected=str(spatial), got=str(len(found))
+        )
     return found
 
 
@@ -45,8 +49,11 @@ def convolution(node: Node, x: Value, weights: Value) -> Value:
     if spatial not in _LAYOUTS:
         raise node.unsupported(f"{spatial} spatial dims", hint="1 to 3 can be imported")
     if node.has("kernel_shape") and node.int_list("kernel_shape") != weights.shape[2:]:
-        raise node.invalid("attribute `kernel_shape` is not that of the weights", expected=str(weights.shape[2:]),
-                           got=str(node.int_list("kernel_shape")))
+        raise node.invalid(
+            "attribute `kernel_shape` is not that of the weights",
+            expected=str(weights.shape[2:]),
+            got=str(node.int_list("kernel_shape")),
+        )
     data, kernel = _LAYOUTS[spatial]
     how: dict[str, Any] = {
         "strides": per_dim(node, "strides", spatial),
@@ -154,4 +161,6 @@ def column_to_image(node: Node) -> Results:
     n = node[0].shape[0]
     y = F.reshape(node[0], shape=(n, -1, *block, *counts))
     order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
-    return F.fold_windows(F.permute(y, permutation=order), sizes=image, strides=strides, padding=pads, dilation=dilation)
+    return F.fold_windows(
+        F.permute(y, permutation=order), sizes=image, strides=strides, padding=pads, dilation=dilation
+    )

@@ -53,7 +53,9 @@ def einsum(node: Node) -> Results:
     terms, result = _parse(node)
     values = node.all()
     if len(terms) != len(values):
-        raise node.invalid("attribute `equation` does not have a term per operand", expected=str(len(values)), got=str(len(terms)))
+        raise node.invalid(
+            "attribute `equation` does not have a term per operand", expected=str(len(values)), got=str(len(terms))
+        )
     x, labels = _without_repeats(values[0], terms[0])
     for k in range(1, len(values)):
         y, other = _without_repeats(values[k], terms[k])
@@ -74,11 +76,15 @@ def _parse(node: Node) -> tuple[list[str], str]:
     for term, value in zip(terms, node.all(), strict=False):
         named = len(term.replace("...", ""))
         if named > value.rank or ("..." not in term and named != value.rank):
-            raise node.invalid("a term of `equation` does not fit its operand", expected=f"{value.rank} labels", got=term)
+            raise node.invalid(
+                "a term of `equation` does not fit its operand", expected=f"{value.rank} labels", got=term
+            )
         rank = max(rank, value.rank - named if "..." in term else 0)
     dots = "".join(free[:rank])
-    spelled = [t.replace("...", dots[rank - (v.rank - len(t.replace("...", ""))) :])
-               for t, v in zip(terms, node.all(), strict=False)]
+    spelled = [
+        t.replace("...", dots[rank - (v.rank - len(t.replace("...", ""))) :])
+        for t, v in zip(terms, node.all(), strict=False)
+    ]
     if not arrow:
         joined = left.replace(",", "").replace(".", "")
         right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
@@ -136,4 +142,8 @@ def _spread(x: Value, labels: str, wanted: str) -> Value:
     """x with its dims in the order of `wanted`, and dims of size 1 for labels that it lacks."""
     kept = [c for c in wanted if c in labels]
     x = F.permute(x, permutation=tuple(labels.index(c) for c in kept))
-    return F.expand_dims(x, axes=tuple(d for d, c in enumerate(wanted) if c not in labels)) if len(kept) < len(wanted) else x
+    return (
+        F.expand_dims(x, axes=tuple(d for d, c in enumerate(wanted) if c not in labels))
+        if len(kept) < len(wanted)
+        else x
+    )

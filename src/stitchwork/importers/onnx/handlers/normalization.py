@@ -45,8 +45,10 @@ def _training(node: Node) -> Results:
     mean = F.mean(x, axes=axes)
     variance = F.variance(x, axes=axes)
     y = F.batch_norm(x, mean, variance, node[1], node[2], epsilon=node.float("epsilon", 1e-5), channel_axis=1)
-    running = [F.addition(F.multiplication(node[k], momentum), F.multiplication(now, 1 - momentum))
-               for k, now in ((3, mean), (4, variance))]
+    running = [
+        F.addition(F.multiplication(node[k], momentum), F.multiplication(now, 1 - momentum))
+        for k, now in ((3, mean), (4, variance))
+    ]
     return y, running[0], running[1]
 
 

@@ -28,8 +28,10 @@ def _along(node: Node, parameter: Value, x: Value) -> Value:
         block_size = block
     if parameter.rank != x.rank:
         raise node.invalid("scale does not fit its tensor", expected=f"rank 0, 1 or {x.rank}", got=str(parameter.type))
-    spread = F.broadcast(F.expand_dims(parameter, axes=axis + 1),
-                         shape=(*parameter.shape[: axis + 1], block_size, *parameter.shape[axis + 1 :]))
+    spread = F.broadcast(
+        F.expand_dims(parameter, axes=axis + 1),
+        shape=(*parameter.shape[: axis + 1], block_size, *parameter.shape[axis + 1 :]),
+    )
     joined = (*parameter.shape[:axis], parameter.shape[axis] * block_size, *parameter.shape[axis + 1 :])
     made = F.reshape(spread, shape=joined)
     if joined[axis] != x.shape[axis]:  # the last block may be shorter
@@ -85,8 +87,10 @@ def quantized_matmul(node: Node) -> Results:
     b_scale = node[4]
     a_scale = node[1]
     a_scale = F.expand_dims(a_scale, axes=-1) if a_scale.rank == 1 and a_scale.shape[0] != 1 else a_scale
-    value = F.multiplication(F.cast(product, dtypes.float32),
-                             F.multiplication(F.cast(a_scale, dtypes.float32), F.cast(b_scale, dtypes.float32)))
+    value = F.multiplication(
+        F.cast(product, dtypes.float32),
+        F.multiplication(F.cast(a_scale, dtypes.float32), F.cast(b_scale, dtypes.float32)),
+    )
     return quantize(node, value, node[6], node[7], node[7].dtype)
 
 

@@ -50,7 +50,9 @@ class Layer:
             return F.broadcast(np.zeros((), self.x.dtype.numpy), shape=(self.batch, self.hidden))
         if self.batch_first:
             value = F.permute(value, permutation=(1, 0, 2))
-        return F.slice(value, (direction,), (direction + 1,), squeeze_mask=1)
+        state = F.slice(value, (direction,), (direction + 1,), squeeze_mask=1)
+        # The batch of the state must be that of x; where that is not evident, it is checked at each run.
+        return state if state.shape[0] == self.batch else F.reshape(state, shape=(self.batch, self.hidden))
 
 
 def _layer(node: Node, lengths: int) -> Layer:
@@ -76,7 +78,11 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[l
         beta = betas.pop(0) if name in _WITH_BETA and betas else None
         made.append(_activation(node, name, alpha, beta))
     if len(made) != len(defaults) * directions:
-        raise node.invalid("attribute `activations` does not name them all", expected=str(len(defaults) * directions), got=str(len(made)))
+        raise node.invalid(
+            "attribute `activations` does not name them all",
+            expected=str(len(defaults) * directions),
+            got=str(len(made)),
+        )
     return [made[d * len(defaults) : (d + 1) * len(defaults)] for d in range(directions)]
 
 
@@ -111,7 +117,9 @@ def _clipped(node: Node, activation: Activation) -> Activation:
     return lambda x: activation(F.clamp(x, -limit, limit))
 
 
-def _run(layer: Layer, products: Sequence[Value], steps: Sequence[Step], states: Sequence[Sequence[Value]]) -> list[Value]:
+def _run(
+    layer: Layer, products: Sequence[Value], steps: Sequence[Step], states: Sequence[Sequence[Value]]
+) -> list[Value]:
     """Y [time, directions, batch, hidden], then each last state [directions, batch, hidden]."""
     outputs: list[Value] = []
     last: list[list[Value]] = []
@@ -127,14 +135,18 @@ def _run(layer: Layer, products: Sequence[Value], steps: Sequence[Step], states:
     return [y, *joined]
 
 
-def _run_direction(layer: Layer, products: Value, step: Step, states: Sequence[Value], reverse: bool) -> tuple[list[Value], Value]:
+def _run_direction(
+    layer: Layer, products: Value, step: Step, states: Sequence[Value], reverse: bool
+) -> tuple[list[Value], Value]:
     lengths = None if layer.lengths is None else F.reshape(F.cast(layer.lengths, dtypes.int64), shape=(-1, 1))
 
     def body(t: Value, carried: Sequence[Value], here: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         made = step(here[0], carried)
         if lengths is None:
             return made, [made[0]]
-        active = F.less_than(F.reshape(F.cast(t, dtypes.int64), shape=(1, 1)), lengths)  # past its end a row keeps its state
+        active = F.less_than(
+            F.reshape(F.cast(t, dtypes.int64), shape=(1, 1)), lengths
+        )  # past its end a row keeps its state
         kept = [F.select(active, new, old) for new, old in zip(made, carried, strict=True)]
         return kept, [F.select(active, made[0], np.zeros((), made[0].dtype.numpy))]
 

@@ -26,12 +26,22 @@ def _mode(node: Node) -> str:
 @onnx_op("Upsample")
 def upsample(node: Node) -> Results:
     scales: Sequence[Any] = node.float_list("scales") if node.has("scales") else _scales(node, 1)
-    return _by_scales(node, node[0], range(node[0].rank), scales, mode=_mode(node), coordinates="asymmetric", rounding="floor")
+    return _by_scales(
+        node, node[0], range(node[0].rank), scales, mode=_mode(node), coordinates="asymmetric", rounding="floor"
+    )
 
 
 @onnx_op("Resize", since=10)
 def resize_by_scales(node: Node) -> Results:
-    return _by_scales(node, node[0], range(node[0].rank), _scales(node, 1), mode=_mode(node), coordinates="asymmetric", rounding="floor")
+    return _by_scales(
+        node,
+        node[0],
+        range(node[0].rank),
+        _scales(node, 1),
+        mode=_mode(node),
+        coordinates="asymmetric",
+        rounding="floor",
+    )
 
 
 @onnx_op("Resize", since=11)
@@ -82,7 +92,9 @@ def _floats(node: Node, k: int, what: str) -> Sequence[Any]:
     return list(found.reshape(-1))
 
 
-def _by_scales(node: Node, x: Value, axes: Sequence[int], scales: Sequence[Any], keep: bool = False, **how: Any) -> Value:
+def _by_scales(
+    node: Node, x: Value, axes: Sequence[int], scales: Sequence[Any], keep: bool = False, **how: Any
+) -> Value:
     if len(scales) != len(axes):
         raise node.invalid("`scales` does not have one entry per axis", expected=str(len(axes)), got=str(len(scales)))
     if all(numbers.is_number(s) for s in scales):
@@ -107,10 +119,14 @@ def _by_sizes(x: Value, axes: Sequence[int], sizes: Sequence[Size], keep: bool =
     return F.resize(x, axes=tuple(a for a, _ in chosen), size=tuple(n for _, n in chosen), **how)
 
 
-def _by_ratio(node: Node, x: Value, axes: Sequence[int], sizes: Sequence[Size], policy: str, how: dict[str, Any]) -> Value:
+def _by_ratio(
+    node: Node, x: Value, axes: Sequence[int], sizes: Sequence[Size], policy: str, how: dict[str, Any]
+) -> Value:
     """Sizes that keep the ratio of the axes: no larger, or no smaller, than those wanted."""
     if any(isinstance(n, Dim) for n in (*sizes, *(x.shape[a] for a in axes))):
-        raise node.unsupported(f"keep_aspect_ratio_policy `{policy}` with sizes that are not known when the model is compiled")
+        raise node.unsupported(
+            f"keep_aspect_ratio_policy `{policy}` with sizes that are not known when the model is compiled"
+        )
     ratios = [int(n) / int(x.shape[a]) for a, n in zip(axes, sizes, strict=True)]
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
     return _by_sizes(x, axes, [math.floor(int(x.shape[a]) * ratio + 0.5) for a in axes], **how)

@@ -37,7 +37,9 @@ def reshape(node: Node) -> Results:
         for d, n in enumerate(wanted):
             if isinstance(n, int) and n == 0:
                 if d >= x.rank:
-                    raise node.invalid("a size of 0 in `shape` has no dim to copy", expected=f"{x.rank} dims", got=str(wanted))
+                    raise node.invalid(
+                        "a size of 0 in `shape` has no dim to copy", expected=f"{x.rank} dims", got=str(wanted)
+                    )
                 wanted[d] = x.shape[d]
     return F.reshape(x, shape=tuple(wanted))
 
@@ -142,7 +144,9 @@ def slice_(node: Node) -> Results:
     return _slice(node, starts, ends, axes, steps)
 
 
-def _slice(node: Node, starts: Sequence[Size], ends: Sequence[Size], axes: Sequence[int], steps: Sequence[int]) -> Value:
+def _slice(
+    node: Node, starts: Sequence[Size], ends: Sequence[Size], axes: Sequence[int], steps: Sequence[int]
+) -> Value:
     x = node[0]
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.invalid("starts, ends, axes and steps differ in number")
@@ -177,7 +181,9 @@ def pad(node: Node) -> Results:
     x, amounts = node[0], node.sizes(1, "pads")
     axes = range(x.rank) if node.optional(3) is None else [a % x.rank for a in node.ints(3, "axes")]
     if len(amounts) != 2 * len(axes):
-        raise node.invalid("`pads` does not have two entries per axis", expected=str(2 * len(axes)), got=str(len(amounts)))
+        raise node.invalid(
+            "`pads` does not have two entries per axis", expected=str(2 * len(axes)), got=str(len(amounts))
+        )
     before: list[Size] = [0] * x.rank
     after: list[Size] = [0] * x.rank
     for k, a in enumerate(axes):
