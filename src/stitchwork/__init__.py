@@ -1,13 +1,12 @@
 """Stitchwork: a tensor graph compiler. Build a graph or bring a model, compile it once, run it at any size."""
 
-from typing import Any
-
 from stitchwork import errors as errors
 from stitchwork.api.device import Device as Device
 from stitchwork.api.device import devices as devices
 from stitchwork.api.function import Function as Function
 from stitchwork.api.function import function as function
 from stitchwork.api.graph import Graph as Graph
+from stitchwork.api.op_functions import *  # noqa: F403 - every op is also a free function
 from stitchwork.api.variable import Variable as Variable
 from stitchwork.autodiff import gradients as gradients
 from stitchwork.ir.dtypes import bfloat16 as bfloat16
@@ -29,9 +28,8 @@ from stitchwork.ir.dtypes import uint8 as uint8
 from stitchwork.ir.dtypes import uint16 as uint16
 from stitchwork.ir.dtypes import uint32 as uint32
 from stitchwork.ir.dtypes import uint64 as uint64
-from stitchwork.ir.graph import Value as Tensor  # noqa: F401
+from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType as TensorType
-from stitchwork.ops import FUNCTIONS as _FUNCTIONS
 from stitchwork.ops.control_flow import for_loop as for_loop
 from stitchwork.ops.control_flow import if_else as if_else
 from stitchwork.ops.control_flow import while_loop as while_loop
@@ -41,12 +39,5 @@ from stitchwork.runtime.queue import CommandQueue as CommandQueue
 from stitchwork.runtime.queue import Pending as Pending
 from stitchwork.runtime.tensor_data import TensorData as TensorData
 
+Tensor = Value
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    """Every op is also a free function."""
-    try:
-        return _FUNCTIONS[name]
-    except KeyError:
-        raise AttributeError(f"module 'stitchwork' has no attribute {name!r}") from None

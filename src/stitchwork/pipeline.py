@@ -19,12 +19,14 @@ from stitchwork.passes.decompose import Decompose
 from stitchwork.passes.fold import Fold
 from stitchwork.passes.layout import Layout
 from stitchwork.passes.order import DropOrder
+from stitchwork.passes.simplify import Simplify
 
 # Module -> Module. Each is followed by a check that its result is a valid module.
 PASSES: tuple[Pass, ...] = (
     DeadCode(keep_writes=False),  # an assign that nothing depends on is dropped here
     DropOrder(),
     Decompose(),
+    Simplify(),
     Layout(),
     Fold(),
     CommonSubexpressions(),

@@ -18,12 +18,13 @@ from stitchwork.ir.dtypes import DType, as_dtype, float32
 from stitchwork.ir.graph import Module, Value, VariableState
 from stitchwork.ir.rewrite import Rewriter
 from stitchwork.ir.types import TOKEN, TensorType
-from stitchwork.ops import FUNCTIONS, control_flow
+from stitchwork.ops import control_flow
 from stitchwork.ops._build import as_array, constant, order_after
 from stitchwork.ops._op import building
 from stitchwork.ops.memory import Assign
 from stitchwork.ops.optimizer import sgd
 from stitchwork.api.device import Device
+from stitchwork.api.op_methods import OpMethods
 from stitchwork.api.variable import Variable
 from stitchwork.passes.specialize import specialize
 from stitchwork.runtime.binding import bind_symbols
@@ -35,7 +36,7 @@ from stitchwork.runtime.tensor_data import TensorData
 _EXECUTABLES = 32  # executables that `Graph.run` keeps
 
 
-class Graph:
+class Graph(OpMethods):
     """A graph of tensor operations. Every op is a method; operators on tensors work too."""
 
     def __init__(self, name: str = "main") -> None:
@@ -247,19 +248,3 @@ def _needed(targets: list[Value]) -> set[Value]:
             for region in v.op.regions:
                 pending.extend(free_values(region))
     return found
-
-
-def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Graph, *args: Any, **kwargs: Any) -> Any:
-        with building(self.module):
-            return function(*args, **kwargs)
-
-    method.__name__ = name
-    method.__qualname__ = f"Graph.{name}"
-    method.__doc__ = function.__doc__
-    return method
-
-
-for _name, _function in FUNCTIONS.items():
-    if not hasattr(Graph, _name):
-        setattr(Graph, _name, _method(_name, _function))

@@ -147,8 +147,8 @@ class _Lowering:
 
     def _kernel(self, group: Group) -> Kernel:
         root = group.roots[-1]
-        ops = [r.operation for r in group.roots]
-        name = "+".join(describe(o) for o in ops)
+        ops = [o for r in group.roots for o in r.operations]
+        name = " + ".join(map(describe, dict.fromkeys(ops)))
         if group.routine is not None:
             return self._routine(group, name)
         if root.expr is not None:
@@ -191,7 +191,7 @@ class _Lowering:
         value = accumulator[axes] if root is producer else self._place(transform(root.expr or accumulator[axes], leaf), local)
         workspaces = [self.temporary(t, "workspace") for t in group.routine.workspaces]
         return RoutineKernel(group.routine, operation, operands, self.buffer(root.value), axes, accumulator, value, workspaces,
-                             name, [r.operation for r in group.roots])
+                             name, [o for r in group.roots for o in r.operations])
 
     def _nest(self, operation: Operation, name: str) -> NestKernel:
         builder = Builder()

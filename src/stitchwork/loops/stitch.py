@@ -15,7 +15,7 @@ from typing import Any
 from stitchwork.ir import dims
 from stitchwork.ir.graph import Block, Operation, Value, constant_array
 from stitchwork.loops.affine import affine, view_index
-from stitchwork.loops.expr import Axis, Buffer, Call, Const, Expr, Load, Reduce, axes_for, children, transform, walk
+from stitchwork.loops.expr import Axis, Buffer, Call, Const, Expr, Load, Reduce, axes_for, children, loads, transform, walk
 from stitchwork.loops.kernel import Stage
 from stitchwork.loops.tiling import tile_group
 
@@ -44,6 +44,11 @@ class Root:
     expr: Expr | None = None  # None: not an expression (a routine, an op written as loops, control flow)
     users: set[Value] = field(default_factory=set[Value])  # roots whose expressions load it
     external: bool = False  # used by something that is not an expression
+    inlined: list[Operation] = field(default_factory=list[Operation])  # whose expressions are inside this one
+
+    @property
+    def operations(self) -> list[Operation]:
+        return [*self.inlined, self.operation]
 
 
 @dataclass(eq=False)
@@ -206,11 +211,24 @@ class BlockStitcher:
                 if value in self.forms:
                     root.axes, expr = self.forms[value]
                     root.expr = self._inline(expr)
+                    root.inlined = self._inlined_into(expr)
                 self.roots[value] = root
         for root in self.roots.values():
             for e in walk(root.expr) if root.expr is not None else ():
                 if isinstance(e, Load) and (producer := self.roots.get(self.resolve(e.buffer.key))):
                     producer.users.add(root.value)
+
+    def _inlined_into(self, expr: Expr) -> list[Operation]:
+        """The operations whose expressions end up in one, in order; those that only move a view are left out."""
+        found: dict[Operation, None] = {}
+        pending = [expr]
+        while pending:
+            for load in loads(pending.pop()):
+                value = load.buffer.key
+                if value in self.inlined and value.op not in found:
+                    found[value.op] = None
+                    pending.append(self.forms[value][1])
+        return sorted((o for o in found if not is_alias(o)), key=self.position.__getitem__)
 
     def _inline(self, expr: Expr) -> Expr:
         """`expr` with every load of an inlined value replaced by that value's expression."""

@@ -136,6 +136,10 @@ class Op:
         """Instead of `compute`: the results built from other ops."""
         raise TypeError(f"{self.name} has no `decompose` rule")
 
+    def simplify(self, *args: Any, **kwargs: Any) -> Value | None:
+        """A cheaper value equal to the op's only result for these operands, bit for bit; None where there is none."""
+        return None
+
     def vjp(self, *args: Any, **kwargs: Any) -> Sequence[Value | None]:
         """Cotangent of each operand, given the results' cotangent(s) first and then the operands."""
         raise TypeError(f"{self.name} has no `vjp` rule")

@@ -51,7 +51,7 @@ def choose(condition: Number, a: Number, b: Number) -> Number:
     if isinstance(condition, Expr):
         first = a if isinstance(a, Expr) or isinstance(b, Expr) else const(cast("float", a), float64)
         return where(condition, first, b)
-    return np.where(cast("Array", condition), a, b)
+    return cast("Array", np.where(cast("Array", condition), a, b))
 
 
 def _same(a: Number, b: Number) -> Number:

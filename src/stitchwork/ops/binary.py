@@ -127,6 +127,15 @@ class Power(NumberBinary, name="power", aliases=("pow",), operator="pow"):
     def element(self, a: Expr, b: Expr) -> Expr:
         return complex_math.power(a, b) if a.dtype.is_complex else call("pow", a, b)
 
+    def simplify(self, a: Value, b: Value) -> Value | None:
+        exponent = constant_array(b)
+        if exponent is None or exponent.size != 1 or b.rank > a.rank:
+            return None
+        match complex(exponent.reshape(())):
+            case 1: return a
+            case 2: return a * a
+            case _: return None
+
     def vjp(self, ct: Value, a: Value, b: Value) -> tuple[Value, Value]:
         for_base = F.select(F.equal(b, 0), 0, ct * b * F.power(a, b - 1))
         log = F.log(F.select(F.equal(a, 0), 1, a))

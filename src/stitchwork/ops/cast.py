@@ -46,6 +46,9 @@ class Cast(Pointwise, name="cast", aliases=("astype",)):
     def result_dtype(self, *dtypes_: DType) -> DType:
         return self.dtype
 
+    def simplify(self, x: Value) -> Value | None:
+        return x if x.dtype is self.dtype else None
+
     def numpy(self, x: Array) -> Array:
         wide = _pointwise.widen(x)
         if wide.dtype.kind == "c" and not self.dtype.is_complex and self.dtype.kind != "b":

@@ -74,6 +74,7 @@ class Identity(Op, name="identity"):
     """The tensor itself, bit for bit."""
 
     x: Operand = operand("...", "any")
+    alias = True
 
     def infer(self, x: TensorType) -> Type:
         return x
@@ -83,6 +84,9 @@ class Identity(Op, name="identity"):
 
     def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
         return x[out]
+
+    def simplify(self, x: Value) -> Value:
+        return x
 
     def vjp(self, ct: Value, x: Value) -> tuple[Value]:
         return (ct,)
@@ -100,6 +104,7 @@ class StopGradient(Op, name="stop_gradient"):
     """The tensor itself, a constant as far as gradients go."""
 
     x: Operand = operand("...", "any")
+    alias = True
 
     def infer(self, x: TensorType) -> Type:
         return x
@@ -109,6 +114,9 @@ class StopGradient(Op, name="stop_gradient"):
 
     def compute(self, out: tuple[Axis, ...], x: Buffer) -> Expr:
         return x[out]
+
+    def simplify(self, x: Value) -> Value:
+        return x
 
     def vjp(self, ct: Value, x: Value) -> tuple[None]:
         return (None,)

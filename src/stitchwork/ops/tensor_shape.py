@@ -64,6 +64,12 @@ class Reshape(Op, name="reshape"):
             shape[d] = dims.floordiv(types[0].elements, rest)
         return {"shape": tuple(shape)}
 
+    def simplify(self, x: Value) -> Value | None:
+        if x.shape == self.shape:
+            return x
+        inner = x.op
+        return F.reshape(inner.operands[0], self.shape) if inner is not None and isinstance(inner.op, Reshape) else None
+
     @property
     def sizes(self) -> Shape:
         """The new shape, resolved."""

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from stitchwork import pipeline
+from stitchwork.api.device import devices as known_devices
 from stitchwork.backends.cpu.backend import Compiled, CpuBackend, Generated, Planned
 from stitchwork.backends.cpu.pool import default_pool
 from stitchwork.errors import StitchworkError
@@ -218,5 +219,7 @@ def devices() -> None:
     table = _table("device", "what", "")
     caches = f"{target.l1_bytes // 1024} KiB L1, {target.l2_bytes // 1024} KiB L2"
     about = f"{target.vector_bytes * 8}-bit vectors, {target.vector_registers} registers, {caches}"
-    table.add_row("cpu", Text(target.cpu), Text(f"{about}, {default_pool().threads} threads"))
+    for device in known_devices():
+        details = f"{about}, {default_pool().threads} threads" if device.kind == "cpu" else ""
+        table.add_row(str(device), Text(device.description), Text(details))
     _console().print(table)

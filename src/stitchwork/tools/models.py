@@ -95,7 +95,9 @@ def load_arrays(path: Path) -> dict[str, Array]:
         return dict(cast("Mapping[str, Array]", found)) if isinstance(found, Mapping) else {"": found}
     except (OSError, ValueError, EOFError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is damaged, or no such file"
-        raise FeedError("load", "cannot read the array", expected="an .npy file", got=f"{path}: {reason}", at="") from None
+        raise FeedError(
+            "load", "cannot read the array", expected="an .npy file", got=f"{path}: {reason}", at=""
+        ) from None
 
 
 def load_feeds(program: Program, given: list[str]) -> list[Array]:

@@ -21,10 +21,10 @@ def load(
 ) -> OnnxModel:
     """A model from a path, the bytes of a file or an `onnx.ModelProto`.
 
-    constants: arrays for inputs that are the same in every run (a mode, a sampling rate): what depends on them alone is
-    decided now. sizes: numbers for named dims, which then are fixed. Raises UnsupportedError for what cannot be expressed
-    (all unknown ops in one message) or where `onnx` is not installed, PackageError for a damaged file, OpError for a node
-    that is not valid.
+    constants: arrays for inputs that are the same in every run (a mode, a sampling rate): what depends on them alone
+    is decided now. sizes: numbers for named dims, which then are fixed. Raises UnsupportedError for what cannot be
+    expressed (all unknown ops in one message) or where `onnx` is not installed, PackageError for a damaged file, and
+    OpError for a node that is not valid.
     """
     if find_spec("onnx") is None:
         raise UnsupportedError("onnx", "the package `onnx` is not installed", hint='pip install "stitchwork[onnx]"')

@@ -203,6 +203,24 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
     return numbers.minimum(numbers.maximum(x, low), high)
 
 
+def _different(a: Any, b: Any) -> Any:
+    return numbers.negation(numbers.compare("==")(a, b))
+
+
+def _swapped(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def apply(a: Any, b: Any) -> Any:
+        return fn(b, a)
+
+    return apply
+
+
+def _of_truths(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def apply(a: Any, b: Any) -> Any:
+        return fn(numbers.truth(a), numbers.truth(b))
+
+    return apply
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "addition": numbers.add,
     "subtraction": numbers.subtract,
@@ -221,14 +239,14 @@ _RULES: dict[str, Callable[..., Any]] = {
     "maximum_nan_propagation": numbers.maximum,
     "clamp": _clamp,
     "equal": numbers.compare("=="),
-    "not_equal": lambda a, b: numbers.negation(numbers.compare("==")(a, b)),
+    "not_equal": _different,
     "less_than": numbers.compare("<"),
     "less_than_or_equal_to": numbers.compare("<="),
-    "greater_than": lambda a, b: numbers.compare("<")(b, a),
-    "greater_than_or_equal_to": lambda a, b: numbers.compare("<=")(b, a),
+    "greater_than": _swapped(numbers.compare("<")),
+    "greater_than_or_equal_to": _swapped(numbers.compare("<=")),
     "logical_not": numbers.negation,
-    "logical_and": lambda a, b: numbers.conjunction(numbers.truth(a), numbers.truth(b)),
-    "logical_or": lambda a, b: numbers.disjunction(numbers.truth(a), numbers.truth(b)),
+    "logical_and": _of_truths(numbers.conjunction),
+    "logical_or": _of_truths(numbers.disjunction),
 }
 _REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
     "reduction_sum": (_known(numbers.add), 0),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from stitchwork.importers.onnx.proto import code_of
 from stitchwork.ir.graph import Value
+
+_DEFS: Any = onnx.defs  # its stubs lack half of what it has
 
 
 def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None] | None) -> FunctionProto | None:
@@ -17,8 +20,8 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None] | None) 
     Some definitions depend on the operands' types; without `inputs` any definition is given, to tell that there is one.
     """
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
-    except onnx.defs.SchemaError:
+        schema = _DEFS.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+    except _DEFS.SchemaError:
         return None
     function = FunctionProto()
     if schema.has_context_dependent_function:
@@ -61,8 +64,8 @@ def expand(function: FunctionProto, call: NodeProto, opset: int) -> list[NodePro
 
 def _schema_defaults(call: NodeProto, opset: int) -> dict[str, AttributeProto]:
     try:
-        schema = onnx.defs.get_schema(call.op_type, opset, "" if call.domain == "ai.onnx" else call.domain)
-    except onnx.defs.SchemaError:
+        schema = _DEFS.get_schema(call.op_type, opset, "" if call.domain == "ai.onnx" else call.domain)
+    except _DEFS.SchemaError:
         return {}
     return {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
 

@@ -87,10 +87,7 @@ class Importer:
                 key = f"{domain + '.' if domain else ''}{node.op_type} (opset {self.opset(domain)})"
                 missing.setdefault(key, []).append(node.name or (node.output[0] if node.output else "?"))
         if missing:
-            lines = [
-                f"{op}: {len(names)} node{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-                for op, names in missing.items()
-            ]
+            lines = [f"{op}: {_some(names)}" for op, names in missing.items()]
             raise UnsupportedError(
                 "onnx",
                 f"{len(missing)} op{'s' if len(missing) > 1 else ''} of the model cannot be imported",
@@ -149,7 +146,7 @@ class Importer:
             )
         return array.astype(dtype.numpy)
 
-    # --- graphs and nodes -----------------------------------------------------------------------------------------------
+    # --- graphs and nodes -------------------------------------------------------------------------------------------
     def constant(self, array: Array) -> Value:
         """A constant that every block may use; equal small ones are shared."""
         if array.size > 16:
@@ -220,7 +217,7 @@ class Importer:
             assert value is not None
             node.scope.values[name] = self.follower.settle(value)
 
-    # --- functions --------------------------------------------------------------------------------------------------------
+    # --- functions ----------------------------------------------------------------------------------------------------
     def _body(self, node: NodeProto, inputs: Sequence[Value | None] | None) -> FunctionProto | None:
         local = self.functions.get((node.domain, node.op_type))
         return local if local is not None else body_of(node, self.opset(_domain(node)), inputs)
@@ -246,6 +243,12 @@ class Importer:
         for name, inside in zip(proto.output, function.output, strict=False):
             if name:
                 scope.values[name] = inner.find(inside)
+
+
+def _some(names: Sequence[str]) -> str:
+    """How many nodes, and the first three by name."""
+    shown = ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
+    return f"{len(names)} node{'s' if len(names) > 1 else ''} ({shown})"
 
 
 def _domain(node: NodeProto) -> str:

@@ -17,7 +17,7 @@ from stitchwork.ir.graph import Array, Value
 if TYPE_CHECKING:
     from stitchwork.importers.onnx.importer import Importer, Scope
 
-_KINDS = {
+_KINDS: dict[int, str] = {
     AttributeProto.FLOAT: "float",
     AttributeProto.INT: "int",
     AttributeProto.STRING: "string",

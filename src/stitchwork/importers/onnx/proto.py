@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -60,6 +61,13 @@ def code_of(dtype: DType) -> int:
     return _CODES[dtype]
 
 
+def limits_of(dtype: DType) -> tuple[float, float]:
+    """The smallest and the largest finite number of a dtype."""
+    types: Any = ml_dtypes
+    found = (types.iinfo if dtype.is_integer else types.finfo)(dtype.numpy)
+    return float(found.min), float(found.max)
+
+
 def read_model(source: Any) -> tuple[ModelProto, Path | None]:
     """The message, and the folder that external data may lie in (None for a model that is not a file).
 
@@ -68,7 +76,7 @@ def read_model(source: Any) -> tuple[ModelProto, Path | None]:
     if isinstance(source, ModelProto):
         return source, None
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(bytes(source), "the bytes"), None
+        return _parse(bytes(cast("bytes", source)), "the bytes"), None
     path = _path_of(source)
     try:
         content = path.read_bytes()

@@ -21,7 +21,7 @@ _TABLE: dict[tuple[str, str], list[tuple[int, Handler]]] = {}
 
 
 def onnx_op(*names: str, domain: str = "", since: int = 1) -> Callable[[Handler], Handler]:
-    """Register a handler for ops of these names from version `since` of the domain on, up to the next one registered."""
+    """Register a handler for ops of these names from version `since` of the domain on, up to the next registered."""
 
     def register(handler: Handler) -> Handler:
         for name in names:

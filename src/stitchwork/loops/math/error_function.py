@@ -26,6 +26,6 @@ def erfc(x: Expr, p: Profile) -> Expr:
     square = a * a
     lost = fma(a, a, -square)
     power = exp(-square, p)
-    y = horner((a - 4.0) / (a + 4.0), p.coefficients(coefficients.ERFCX)) / fma(a, 2.0, 1.0)
+    y = horner(fma(a / (a + 4.0), 2.0, -1.0), p.coefficients(coefficients.ERFCX)) / fma(a, 2.0, 1.0)
     y = fma(y * power, -lost, y * power)
     return where(x < 0.0, 2.0 - y, y)

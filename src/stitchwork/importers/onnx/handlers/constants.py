@@ -39,16 +39,7 @@ def constant_of_shape(node: Node) -> Results:
     if any(isinstance(n, int) and n < 0 for n in shape):
         raise node.invalid("a size is negative", got=str(shape))
     scalar = node.importer.constant(value.reshape(()))
-    if shape and _count(shape) <= 64:
-        return node.importer.constant(np.broadcast_to(value.reshape(()), shape))
     return F.broadcast(scalar, shape=shape) if shape else scalar
-
-
-def _count(shape: tuple[Size, ...]) -> float:
-    total = 1.0
-    for n in shape:
-        total *= float("inf") if isinstance(n, Dim) else n
-    return total
 
 
 @onnx_op("Range")

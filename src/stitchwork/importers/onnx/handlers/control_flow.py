@@ -24,7 +24,7 @@ _ENDLESS = 2**31 - 1  # trip counts from here on mean "until the condition says 
 
 @onnx_op("If")
 def if_(node: Node) -> Results:
-    """A condition that is known chooses now; one that only sizes decide is taken for granted where the branches differ."""
+    """A known condition chooses now; one that only sizes decide is taken for granted where the branches differ."""
     found = node.elements(0)
     condition = None if found is None or found.size != 1 else found.reshape(-1)[0]
     if numbers.is_number(condition):
@@ -107,9 +107,11 @@ def _counted(node: Node, body: GraphProto, carried: list[Value], count: Any, sta
         return made[1 : 1 + len(carried)], made[1 + len(carried) :]
 
     if not stacked:
-        trips = F.reshape(node[0], shape=())
-        found = control_flow.for_loop(trips, carried, lambda i, *values: step(i, values)[0])
-        return found
+
+        def plain(i: Value, *values: Value) -> list[Value]:
+            return step(i, values)[0]
+
+        return control_flow.for_loop(F.reshape(node[0], shape=()), carried, plain)
     if not isinstance(count, Size):
         raise node.unknown(0, "the number of rounds")
     finals, rows = scan(count, carried, [node.importer.constant(np.zeros(0, np.int64))][:0], lambda i, v, _: step(i, v))

@@ -125,8 +125,8 @@ def _product(a: Value, a_labels: str, b: Value, b_labels: str, needed: set[str])
         return _broadcast_product(a, a_labels, b, b_labels, needed)
     made = F.dot_general(
         a, b,
-        contract_a=tuple(a_labels.index(c) for c in contracted), contract_b=tuple(b_labels.index(c) for c in contracted),
-        batch_a=tuple(a_labels.index(c) for c in batch), batch_b=tuple(b_labels.index(c) for c in batch),
+        contract_a=tuple(map(a_labels.index, contracted)), contract_b=tuple(map(b_labels.index, contracted)),
+        batch_a=tuple(map(a_labels.index, batch)), batch_b=tuple(map(b_labels.index, batch)),
     )  # fmt: skip
     rest = [c for c in a_labels if c not in shared] + [c for c in b_labels if c not in shared]
     return made, "".join(batch + rest)

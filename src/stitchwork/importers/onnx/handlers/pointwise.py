@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from stitchwork.importers.onnx.node import Node
+from stitchwork.importers.onnx.proto import limits_of
 from stitchwork.importers.onnx.registry import F, Results, onnx_op
 from stitchwork.ir import dtypes
 from stitchwork.ir.dtypes import DType
@@ -164,12 +164,11 @@ def cast(node: Node) -> Results:
 
 
 def convert(node: Node, x: Value, target: DType) -> Value:
-    """x as `target`; 8-bit floats take the largest number where the attribute `saturate` says so (it does by default)."""
+    """x as `target`; 8-bit floats take the largest number where the attribute `saturate` says so (the default)."""
     if x.dtype is target:
         return x
     if target in (dtypes.float8_e4m3, dtypes.float8_e5m2) and x.dtype.is_float and node.int("saturate", 1):
-        largest = float(ml_dtypes.finfo(target.numpy).max)
-        x = F.clamp(x, -largest, largest)
+        x = F.clamp(x, *limits_of(target))
     return F.cast(x, target)
 
 

@@ -57,7 +57,7 @@ def average_pool(node: Node) -> Results:
 
 @onnx_op("LpPool")
 def lp_pool(node: Node) -> Results:
-    """(sum of |x|^p over the window)^(1/p): the average of what lies in the window or its padding, times their number."""
+    """(sum of |x|^p over the window)^(1/p): the average over the window, padding included, times its size."""
     x, how, p = node[0], _window(node), node.int("p", 2)
     spatial = x.rank - 2
     if how["ceil_mode"]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from stitchwork.importers.onnx.handlers.convolution import convolution
 from stitchwork.importers.onnx.handlers.matmul import integer_product
 from stitchwork.importers.onnx.node import Node
+from stitchwork.importers.onnx.proto import limits_of
 from stitchwork.importers.onnx.registry import F, Results, onnx_op
 from stitchwork.ir import dims, dtypes
 from stitchwork.ir.dtypes import DType
@@ -15,7 +15,7 @@ from stitchwork.ir.graph import Value
 
 
 def _along(node: Node, parameter: Value, x: Value) -> Value:
-    """A scale or zero point shaped to broadcast against x: one number, one per slice of `axis`, or one per block of it."""
+    """A scale or zero point shaped to broadcast against x: one, one per slice of `axis`, or one per block of it."""
     axis, block = node.int("axis", 1), node.int("block_size", 0)
     axis = axis + x.rank if axis < 0 else axis
     if parameter.rank == 0 or (parameter.rank == 1 and parameter.shape[0] == 1 and not block):
@@ -54,8 +54,7 @@ def quantize(node: Node, x: Value, scale: Value, zero: Value | None, target: DTy
     q = F.rint(q) if target.is_integer else q
     if zero is not None:
         q = F.addition(q, F.cast(_along(node, zero, x), dtypes.float32))
-    limits = ml_dtypes.iinfo(target.numpy) if target.is_integer else ml_dtypes.finfo(target.numpy)
-    return F.cast(F.clamp(q, float(limits.min), float(limits.max)), target)
+    return F.cast(F.clamp(q, *limits_of(target)), target)
 
 
 @onnx_op("DequantizeLinear")
@@ -73,7 +72,7 @@ def dequantize_linear(node: Node) -> Results:
 def dynamic_quantize_linear(node: Node) -> Results:
     """To uint8 with a range that covers the tensor and 0."""
     x = node[0]
-    zero = node.importer.constant(np.float32(0).reshape(()))
+    zero = node.importer.constant(np.zeros((), np.float32))
     high = F.maximum_nan_propagation(F.reduction_maximum(x), zero)
     low = F.minimum_nan_propagation(F.reduction_minimum(x), zero)
     scale = F.division(F.subtraction(high, low), 255.0)

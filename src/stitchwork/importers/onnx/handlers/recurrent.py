@@ -155,7 +155,7 @@ def _run_direction(
 
 
 def _products(layer: Layer, direction: int, gates: int, recurrent_bias: int) -> tuple[Value, Value, Value | None]:
-    """x @ W' + bias for all steps [time, batch, gates * h]; R'; and the recurrent bias of the last gate, where it stays apart.
+    """x @ W' + bias for all steps [time, batch, gates * h]; R'; the last gate's recurrent bias, where it stays apart.
 
     Of the recurrent biases, those of the first `recurrent_bias` gates are added here.
     """

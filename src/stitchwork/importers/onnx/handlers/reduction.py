@@ -16,7 +16,17 @@ Reduction = Callable[..., Value]
 
 
 def _plain(name: str) -> Reduction:
-    return lambda x, **how: getattr(F, name)(x, **how)
+    return _of(lambda x: x, name)
+
+
+def _of(prepare: Callable[[Value], Value], name: str, finish: Callable[[Value], Value] | None = None) -> Reduction:
+    """A reduction of what `prepare` gives, and `finish` of its result."""
+
+    def apply(x: Value, **how: Any) -> Value:
+        made = getattr(F, name)(prepare(x), **how)
+        return made if finish is None else finish(made)
+
+    return apply
 
 
 def _mean(x: Value, **how: Any) -> Value:
@@ -42,10 +52,10 @@ _REDUCTIONS: dict[str, Reduction] = {
     "ReduceMean": _mean,
     "ReduceMax": _extreme("reduction_maximum_propagate_nan"),
     "ReduceMin": _extreme("reduction_minimum_propagate_nan"),
-    "ReduceL1": lambda x, **how: F.reduction_sum(F.absolute(x), **how),
-    "ReduceL2": lambda x, **how: F.sqrt(F.reduction_sum(F.square(x), **how)),
-    "ReduceSumSquare": lambda x, **how: F.reduction_sum(F.square(x), **how),
-    "ReduceLogSum": lambda x, **how: F.log(F.reduction_sum(x, **how)),
+    "ReduceL1": _of(F.absolute, "reduction_sum"),
+    "ReduceL2": _of(F.square, "reduction_sum", F.sqrt),
+    "ReduceSumSquare": _of(F.square, "reduction_sum"),
+    "ReduceLogSum": _of(F.identity, "reduction_sum", F.log),
     "ReduceLogSumExp": _plain("log_sum_exp"),
 }
 
