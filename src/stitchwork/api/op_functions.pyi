@@ -170,20 +170,28 @@ def attention(
 def slice(
     x: TensorLike,
     starts: Sequence[SizeLike | None] | SizeLike | None,
-    ends: Sequence[SizeLike | None] | SizeLike | None,
+    ends: Sequence[SizeLike | None] | SizeLike | None = ...,
     strides: Sequence[int] | int | None = None,
     start_mask: int = 0,
     end_mask: int = 0,
     squeeze_mask: int = 0,
     *,
+    begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+    end: Sequence[SizeLike | None] | SizeLike | None = ...,
+    start: Sequence[SizeLike | None] | SizeLike | None = ...,
+    stride: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """Part of a tensor, x[starts:ends:strides] per dim, by Python's rules: negative ints count from the end."""
 
-def slice_dim(x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, name: str = "") -> Value:
+def slice_dim(
+    x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, dimension: int = ..., name: str = ""
+) -> Value:
     """`length` elements along `axis` from `start` (negative counts from the end); all must be there."""
 
-def narrow(x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, name: str = "") -> Value:
+def narrow(
+    x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, dimension: int = ..., name: str = ""
+) -> Value:
     """See `slice_dim`."""
 
 def slice_gradient(
@@ -196,6 +204,10 @@ def slice_gradient(
     end_mask: int = 0,
     squeeze_mask: int = 0,
     *,
+    begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+    end: Sequence[SizeLike | None] | SizeLike | None = ...,
+    start: Sequence[SizeLike | None] | SizeLike | None = ...,
+    stride: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """The gradient of `slice`: zeros of `shape`, the shape of the slice's operand, with `gradient` at the slice."""
@@ -204,18 +216,24 @@ def slice_update(
     data: TensorLike,
     update: TensorLike,
     starts: Sequence[SizeLike | None] | SizeLike | None,
-    ends: Sequence[SizeLike | None] | SizeLike | None,
+    ends: Sequence[SizeLike | None] | SizeLike | None = ...,
     strides: Sequence[int] | int | None = None,
     start_mask: int = 0,
     end_mask: int = 0,
     squeeze_mask: int = 0,
     *,
+    begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+    end: Sequence[SizeLike | None] | SizeLike | None = ...,
+    start: Sequence[SizeLike | None] | SizeLike | None = ...,
+    stride: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """`data` with `update` written over data[starts:ends:strides], as the assignment in NumPy; `update` broadcasts."""
 
 def band_part(x: TensorLike, num_lower: SizeLike, num_upper: SizeLike, *, name: str = "") -> Value:
-    """The elements x[..., i, j] with i - j <= num_lower and j - i <= num_upper, 0 elsewhere; negative numbers keep all."""
+    """The elements x[..., i, j] with i - j <= num_lower and j - i <= num_upper, 0 elsewhere; negative numbers keep
+    all.
+    """
 
 def addition(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
     """a + b, broadcast; integers wrap, on bools it is "or"."""
@@ -257,8 +275,8 @@ def divide(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
     """See `true_divide`."""
 
 def division(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-    """a / b in the operands' dtype, broadcast. Integers truncate toward zero (the original's and ONNX's rule), and by 0
-    give 0; floats follow IEEE 754. Python's `/` is `true_divide`, `//` is `floor_divide`.
+    """a / b in the operands' dtype, broadcast. Integers truncate toward zero (the original's and ONNX's rule), and
+    by 0 give 0; floats follow IEEE 754. Python's `/` is `true_divide`, `//` is `floor_divide`.
     """
 
 def div(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
@@ -277,8 +295,8 @@ def invert(x: TensorLike, *, name: str = "") -> Value:
     """See `bitwise_not`."""
 
 def bitwise_population_count(x: TensorLike, *, name: str = "") -> Value:
-    """The number of set bits, in x's dtype. Negative numbers count by their two's complement (NumPy's `bitwise_count`
-    counts those of |x|).
+    """The number of set bits, in x's dtype. Negative numbers count by their two's complement (NumPy's
+    `bitwise_count` counts those of |x|).
     """
 
 def population_count(x: TensorLike, *, name: str = "") -> Value:
@@ -311,8 +329,8 @@ def right_shift(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
     """See `bitwise_right_shift`."""
 
 def bitwise_right_shift_logical(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-    """a shifted right by b bits, broadcast, zeros coming in for signed integers too; 0 where b is negative or at least
-    the width.
+    """a shifted right by b bits, broadcast, zeros coming in for signed integers too; 0 where b is negative or at
+    least the width.
     """
 
 def space_to_depth2d(
@@ -386,8 +404,8 @@ def batch_to_space(
     """Batch entries become blocks: the inverse of `space_to_batch`, same arguments."""
 
 def cast(x: TensorLike, dtype: Any, *, name: str = "") -> Value:
-    """x converted to `dtype` as NumPy's `astype` does: floats to integers by truncation, integers to narrower ones by
-    wrapping, anything to bool by comparison with 0, complex to real by dropping the imaginary part.
+    """x converted to `dtype` as NumPy's `astype` does: floats to integers by truncation, integers to narrower ones
+    by wrapping, anything to bool by comparison with 0, complex to real by dropping the imaginary part.
     """
 
 def astype(x: TensorLike, dtype: Any, *, name: str = "") -> Value:
@@ -474,13 +492,31 @@ def planar_tensor(x: TensorLike, *, name: str = "") -> Value:
 def from_planar(x: TensorLike, *, name: str = "") -> Value:
     """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as `planar_tensor`."""
 
-def concat(xs: Sequence[TensorLike], axis: int = 0, interleave: bool = False, *, name: str = "") -> Value:
+def concat(
+    xs: Sequence[TensorLike] = ...,
+    axis: int = 0,
+    interleave: bool = False,
+    *,
+    dimension: int = ...,
+    tensors: Sequence[TensorLike] = ...,
+    name: str = "",
+) -> Value:
     """Tensors one after the other along `axis`. Their other dims broadcast; mixed dtypes are promoted."""
 
-def concatenate(xs: Sequence[TensorLike], axis: int = 0, interleave: bool = False, *, name: str = "") -> Value:
+def concatenate(
+    xs: Sequence[TensorLike] = ...,
+    axis: int = 0,
+    interleave: bool = False,
+    *,
+    dimension: int = ...,
+    tensors: Sequence[TensorLike] = ...,
+    name: str = "",
+) -> Value:
     """See `concat`."""
 
-def stack(xs: Sequence[TensorLike], axis: int = 0, *, name: str = "") -> Value:
+def stack(
+    xs: Sequence[TensorLike] = ..., axis: int = 0, *, tensors: Sequence[TensorLike] = ..., name: str = ""
+) -> Value:
     """Tensors along a new `axis` of the result. Shapes broadcast, as do ranks; mixed dtypes are promoted."""
 
 def conv1d(
@@ -525,8 +561,8 @@ def conv3d(
     *,
     name: str = "",
 ) -> Value:
-    """Convolution of volumes. x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"), weights [d, h, w, c / groups, f]
-    ("DHWIO", or `weights_layout` "OIDHW"). All else as in `conv2d`.
+    """Convolution of volumes. x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"), weights [d, h, w, c / groups,
+    f] ("DHWIO", or `weights_layout` "OIDHW"). All else as in `conv2d`.
     """
 
 def conv2d_data_gradient(
@@ -637,8 +673,8 @@ def conv_transpose3d(
     *,
     name: str = "",
 ) -> Value:
-    """Transposed convolution of volumes: x [n, d, h, w, f] ("NDHWC"), weights [d, h, w, c / groups, f] ("DHWIO"). See
-    `conv_transpose2d`.
+    """Transposed convolution of volumes: x [n, d, h, w, f] ("NDHWC"), weights [d, h, w, c / groups, f] ("DHWIO").
+    See `conv_transpose2d`.
     """
 
 def conv_transpose2d_data_gradient(
@@ -686,96 +722,233 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, na
     """See `range`."""
 
 def reduction_sum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Sum over axes: y = Σ x. Narrow floats are added in float32; integers wrap; bools are counted, as int32."""
 
-def sum(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def sum(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_sum`."""
 
 def reduction_product(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Product over axes: y = Π x. Narrow floats are multiplied in float32; integers wrap."""
 
-def prod(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def prod(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_product`."""
 
-def product(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def product(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_product`."""
 
 def reduction_maximum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Maximum over axes, NaN skipped; -inf where there is nothing else. `reduction_maximum_propagate_nan` keeps NaN."""
 
-def max(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def max(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_maximum`."""
 
-def amax(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def amax(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_maximum`."""
 
 def reduction_minimum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Minimum over axes, NaN skipped; inf where there is nothing else. `reduction_minimum_propagate_nan` keeps NaN."""
 
-def min(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def min(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_minimum`."""
 
-def amin(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def amin(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_minimum`."""
 
 def reduction_maximum_propagate_nan(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Maximum over axes, NaN where any element is NaN, as NumPy's max."""
 
 def reduction_minimum_propagate_nan(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Minimum over axes, NaN where any element is NaN, as NumPy's min."""
 
 def reduction_and(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Whether all elements along axes are not 0: 1 or 0 in the operand's dtype, so a bool for bools. NaN is not 0."""
 
-def all(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def all(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_and`."""
 
 def reduction_or(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Whether any element along axes is not 0: 1 or 0 in the operand's dtype, so a bool for bools. NaN is not 0."""
 
-def any(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def any(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_or`."""
 
 def reduction_arg_maximum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Position of the first maximum along axes, int32. NaN is never chosen; -1 where there is nothing but NaN."""
 
 def arg_maximum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """See `reduction_arg_maximum`."""
 
-def argmax(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def argmax(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_arg_maximum`."""
 
 def reduction_arg_minimum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """Position of the first minimum along axes, int32. NaN is never chosen; -1 where there is nothing but NaN."""
 
 def arg_minimum(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """See `reduction_arg_minimum`."""
 
-def argmin(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def argmin(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """See `reduction_arg_minimum`."""
 
 def cumulative_sum(
@@ -789,7 +962,9 @@ def cumsum(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool 
 def cumulative_product(
     x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, *, name: str = ""
 ) -> Value:
-    """Running product along `axis`: y[i] = Π x[j] over j <= i; integers wrap. `exclusive`, `reverse`: see this family."""
+    """Running product along `axis`: y[i] = Π x[j] over j <= i; integers wrap. `exclusive`, `reverse`: see this
+    family.
+    """
 
 def cumprod(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, *, name: str = "") -> Value:
     """See `cumulative_product`."""
@@ -822,8 +997,8 @@ def depthwise_conv2d(
     *,
     name: str = "",
 ) -> Value:
-    """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ..., c] *
-    w[p, q, c, o].
+    """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ..., c]
+    * w[p, q, c, o].
     """
 
 def depthwise_conv2d_data_gradient(
@@ -951,19 +1126,49 @@ def log10(x: TensorLike, *, name: str = "") -> Value:
 def log1p(x: TensorLike, *, name: str = "") -> Value:
     """log(1 + x), exact to the last digits for small x."""
 
-def gather_nd(x: TensorLike, indices: TensorLike, batch_dims: int = 0, *, name: str = "") -> Value:
+def gather_nd(
+    x: TensorLike,
+    indices: TensorLike,
+    batch_dims: int = 0,
+    *,
+    updates: TensorLike = ...,
+    batch_dimensions: int = ...,
+    name: str = "",
+) -> Value:
     """Elements or slices of x at index vectors, the last dim of `indices`."""
 
-def gather(x: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, *, name: str = "") -> Value:
+def gather(
+    x: TensorLike,
+    indices: TensorLike,
+    axis: int = 0,
+    batch_dims: int = 0,
+    *,
+    updates: TensorLike = ...,
+    batch_dimensions: int = ...,
+    name: str = "",
+) -> Value:
     """Slices of x at positions along `axis`, which the dims of `indices` (after the batch dims) replace."""
 
-def take(x: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, *, name: str = "") -> Value:
+def take(
+    x: TensorLike,
+    indices: TensorLike,
+    axis: int = 0,
+    batch_dims: int = 0,
+    *,
+    updates: TensorLike = ...,
+    batch_dimensions: int = ...,
+    name: str = "",
+) -> Value:
     """See `gather`."""
 
-def gather_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1, *, name: str = "") -> Value:
+def gather_along_axis(
+    x: TensorLike, indices: TensorLike, axis: int = -1, *, updates: TensorLike = ..., name: str = ""
+) -> Value:
     """x at an index per element along `axis`: result[..., i, ...] = x[..., indices[..., i, ...], ...]."""
 
-def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1, *, name: str = "") -> Value:
+def take_along_axis(
+    x: TensorLike, indices: TensorLike, axis: int = -1, *, updates: TensorLike = ..., name: str = ""
+) -> Value:
     """See `gather_along_axis`."""
 
 def im_to_col(
@@ -1044,12 +1249,21 @@ def normalization_gamma_gradient(
     axes: Any = None,
     epsilon: float = 1e-05,
     *,
+    axis: Any = ...,
+    reduction_axes: Any = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of gamma of `normalize`: the sum over axes of gradient * (source - mean) / sqrt(variance + epsilon)."""
 
 def normalization_beta_gradient(
-    gradient: TensorLike, source: TensorLike, axes: Any = None, epsilon: float = 1e-05, *, name: str = ""
+    gradient: TensorLike,
+    source: TensorLike,
+    axes: Any = None,
+    epsilon: float = 1e-05,
+    *,
+    axis: Any = ...,
+    reduction_axes: Any = ...,
+    name: str = "",
 ) -> Value:
     """Cotangent of beta of `normalize`: the sum over axes of gradient. The summed dims are kept as 1."""
 
@@ -1064,6 +1278,8 @@ def normalization_gradient(
     axes: Any = None,
     epsilon: float = 1e-05,
     *,
+    axis: Any = ...,
+    reduction_axes: Any = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of x of `normalize` where mean and variance are those of x over `axes`:"""
@@ -1075,14 +1291,22 @@ def layer_norm(
     axes: Any = -1,
     epsilon: float = 1e-05,
     *,
+    axis: Any = ...,
     name: str = "",
 ) -> Value:
-    """Normalise each row over `axes` (the last dim unless given) by its own mean and population variance, then * gamma
-    + beta where given, which broadcast to x. Result: shape and dtype of x; narrow floats are computed in float32.
+    """Normalise each row over `axes` (the last dim unless given) by its own mean and population variance, then *
+    gamma + beta where given, which broadcast to x. Result: shape and dtype of x; narrow floats are computed in
+    float32.
     """
 
 def rms_norm(
-    x: TensorLike, gamma: TensorLike | None = None, axes: Any = -1, epsilon: float = 1e-05, *, name: str = ""
+    x: TensorLike,
+    gamma: TensorLike | None = None,
+    axes: Any = -1,
+    epsilon: float = 1e-05,
+    *,
+    axis: Any = ...,
+    name: str = "",
 ) -> Value:
     """x / sqrt(mean of x² over `axes` + epsilon), times gamma where given, which broadcasts to x. axes: the last dim
     unless given. Result: shape and dtype of x; narrow floats are computed in float32.
@@ -1132,6 +1356,7 @@ def one_hot(
     on_value: complex = 1,
     off_value: complex = 0,
     *,
+    data_type: DTypeLike = ...,
     name: str = "",
 ) -> Value:
     """`on_value` where the position along a new dim of size `depth` at `axis` is the index, `off_value` elsewhere."""
@@ -1169,15 +1394,20 @@ def adam(
     *,
     name: str = "",
 ) -> tuple[Value, ...]:
-    """A step of Adam: `adam_with_current_learning_rate` at learning_rate · sqrt(1 - beta2_power) / (1 - beta1_power)."""
+    """A step of Adam: `adam_with_current_learning_rate` at learning_rate · sqrt(1 - beta2_power) / (1 -
+    beta1_power).
+    """
 
 def pad(
     x: TensorLike,
-    left_padding: Sequence[SizeLike] | SizeLike | Value,
+    left_padding: Sequence[SizeLike] | SizeLike | Value = ...,
     right_padding: Sequence[SizeLike] | SizeLike | Value | None = None,
     mode: str = "constant",
     constant_value: complex = 0,
     *,
+    pad_width: Sequence[SizeLike] | SizeLike | Value = ...,
+    padding_mode: str = ...,
+    constant_values: complex = ...,
     name: str = "",
 ) -> Value:
     """x with elements added before and after each dim; negative numbers take elements away."""
@@ -1185,27 +1415,44 @@ def pad(
 def pad_gradient(
     gradient: TensorLike,
     source: TensorLike,
-    left_padding: Sequence[SizeLike] | SizeLike | Value,
+    left_padding: Sequence[SizeLike] | SizeLike | Value = ...,
     right_padding: Sequence[SizeLike] | SizeLike | Value | None = None,
     mode: str = "constant",
     *,
+    pad_width: Sequence[SizeLike] | SizeLike | Value = ...,
+    padding_mode: str = ...,
     name: str = "",
 ) -> Value:
     """The gradient of `pad`: each element of `source` gets the sum of what stands for it in `gradient`."""
 
-def permute(x: TensorLike, permutation: Sequence[int] | None = None, *, name: str = "") -> Value:
+def permute(
+    x: TensorLike,
+    permutation: Sequence[int] | None = None,
+    *,
+    axes: Sequence[int] | None = ...,
+    perm: Sequence[int] | None = ...,
+    name: str = "",
+) -> Value:
     """Dims in another order: dim d of the result is dim permutation[d] of x. Without one, the order is reversed."""
 
-def transpose(x: TensorLike, axis1: int = -2, axis2: int = -1, *, name: str = "") -> Value:
+def transpose(
+    x: TensorLike, axis1: int = -2, axis2: int = -1, *, dimension: int = ..., dimension2: int = ..., name: str = ""
+) -> Value:
     """Two dims exchanged; the last two unless others are named. For a full permutation see `permute`."""
 
-def swapaxes(x: TensorLike, axis1: int = -2, axis2: int = -1, *, name: str = "") -> Value:
+def swapaxes(
+    x: TensorLike, axis1: int = -2, axis2: int = -1, *, dimension: int = ..., dimension2: int = ..., name: str = ""
+) -> Value:
     """See `transpose`."""
 
-def reverse(x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+def reverse(
+    x: TensorLike, axes: Sequence[int] | int | None = None, *, axis: Sequence[int] | int | None = ..., name: str = ""
+) -> Value:
     """Elements in reverse order along `axes` (an int or several; all for None, none for an empty list)."""
 
-def flip(x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+def flip(
+    x: TensorLike, axes: Sequence[int] | int | None = None, *, axis: Sequence[int] | int | None = ..., name: str = ""
+) -> Value:
     """See `reverse`."""
 
 def max_pooling2d(
@@ -1286,8 +1533,8 @@ def max_pooling4d_return_indices(
     *,
     name: str = "",
 ) -> tuple[Value, Value]:
-    """As `max_pooling4d`, with a second result: where each element was found. See `max_pooling2d_return_indices`; the
-    default mode is "global_flatten_4d".
+    """As `max_pooling4d`, with a second result: where each element was found. See `max_pooling2d_return_indices`;
+    the default mode is "global_flatten_4d".
     """
 
 def max_pooling2d_gradient(
@@ -1362,6 +1609,7 @@ def avg_pooling2d(
     data_layout: str = "NHWC",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Average of each window of images."""
@@ -1376,6 +1624,7 @@ def avg_pooling1d(
     data_layout: str = "NWC",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Average of each window of x [n, w, c] ("NWC", or `data_layout` "NCW"). See `avg_pooling2d`."""
@@ -1390,6 +1639,7 @@ def avg_pooling3d(
     data_layout: str = "NDHWC",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Average of each window of x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"). See `avg_pooling2d`."""
@@ -1404,6 +1654,7 @@ def avg_pooling4d(
     data_layout: str = "",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Average of each window over the last four dims of x. See `avg_pooling2d`."""
@@ -1419,6 +1670,7 @@ def avg_pooling2d_gradient(
     data_layout: str = "NHWC",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of x of `avg_pooling2d`."""
@@ -1434,6 +1686,7 @@ def avg_pooling4d_gradient(
     data_layout: str = "",
     include_zero_pad: bool = False,
     *,
+    count_include_pad: bool = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of x of `avg_pooling4d`. See `avg_pooling2d_gradient`."""
@@ -1463,8 +1716,8 @@ def l2_norm_pooling4d_gradient(
     *,
     name: str = "",
 ) -> Value:
-    """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the norm is
-    0.
+    """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the norm
+    is 0.
     """
 
 def modulo(a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
@@ -1531,6 +1784,8 @@ def resize(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """Resize along some axes."""
@@ -1551,6 +1806,8 @@ def resize_nearest(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize` with mode "nearest"."""
@@ -1571,6 +1828,8 @@ def resize_bilinear(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize` with mode "bilinear"."""
@@ -1592,6 +1851,8 @@ def resize_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of x of `resize`: each gradient is added to what its result read, times the weight it had."""
@@ -1613,6 +1874,8 @@ def resize_nearest_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_gradient` with mode "nearest"."""
@@ -1634,6 +1897,8 @@ def resize_bilinear_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_gradient` with mode "bilinear"."""
@@ -1656,6 +1921,8 @@ def resize_scale_offset(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """Resize where result and source positions are related by result = source * scale + offset."""
@@ -1678,6 +1945,8 @@ def resize_nearest_scale_offset(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_scale_offset` with mode "nearest"."""
@@ -1700,6 +1969,8 @@ def resize_bilinear_scale_offset(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_scale_offset` with mode "bilinear"."""
@@ -1723,6 +1994,8 @@ def resize_scale_offset_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """Cotangent of x of `resize_scale_offset`. See `resize_gradient`."""
@@ -1746,6 +2019,8 @@ def resize_nearest_scale_offset_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_scale_offset_gradient` with mode "nearest"."""
@@ -1769,6 +2044,8 @@ def resize_bilinear_scale_offset_gradient(
     extrapolation: float | None = None,
     roi: Any = None,
     *,
+    nearest_rounding_mode: str = ...,
+    sizes: Any = ...,
     name: str = "",
 ) -> Value:
     """As `resize_scale_offset_gradient` with mode "bilinear"."""
@@ -1849,6 +2126,9 @@ def sample_grid(
     mode: str = "bilinear",
     rounding: str = "round_prefer_ceil",
     *,
+    nearest_rounding_mode: str = ...,
+    sampling_mode: str = ...,
+    constant_value: float = ...,
     name: str = "",
 ) -> Value:
     """Sample images at positions: result [n, i, j, c] is image n at coordinates[n, i, j]."""
@@ -1865,6 +2145,9 @@ def sample_grid_nearest(
     mode: str = "nearest",
     rounding: str = "round_prefer_ceil",
     *,
+    nearest_rounding_mode: str = ...,
+    sampling_mode: str = ...,
+    constant_value: float = ...,
     name: str = "",
 ) -> Value:
     """As `sample_grid` with mode "nearest"."""
@@ -1876,6 +2159,7 @@ def scatter_nd(
     mode: str = "add",
     batch_dims: int = 0,
     *,
+    batch_dimensions: int = ...,
     name: str = "",
 ) -> Value:
     """A tensor of `shape` with updates combined in at index vectors, the last dim of `indices`: see `gather_nd`."""
@@ -1887,6 +2171,7 @@ def scatter_nd_with_data(
     mode: str = "add",
     batch_dims: int = 0,
     *,
+    batch_dimensions: int = ...,
     name: str = "",
 ) -> Value:
     """`data` with updates combined in at index vectors, the last dim of `indices`: see `scatter_nd`."""
@@ -1930,12 +2215,24 @@ def where(predicate: TensorLike, on_true: TensorLike, on_false: TensorLike, *, n
     """See `select`."""
 
 def clamp(
-    x: TensorLike, min_value: TensorLike | None = None, max_value: TensorLike | None = None, *, name: str = ""
+    x: TensorLike,
+    min_value: TensorLike | None = None,
+    max_value: TensorLike | None = None,
+    *,
+    min: TensorLike | None = ...,
+    max: TensorLike | None = ...,
+    name: str = "",
 ) -> Value:
     """x limited to [min_value, max_value]: min(max(x, min_value), max_value), all broadcast; NaN stays NaN."""
 
 def clip(
-    x: TensorLike, min_value: TensorLike | None = None, max_value: TensorLike | None = None, *, name: str = ""
+    x: TensorLike,
+    min_value: TensorLike | None = None,
+    max_value: TensorLike | None = None,
+    *,
+    min: TensorLike | None = ...,
+    max: TensorLike | None = ...,
+    name: str = "",
 ) -> Value:
     """See `clamp`."""
 
@@ -2010,7 +2307,14 @@ def split(
 def split_equal(x: TensorLike, num_splits: int, axis: int = 0, *, name: str = "") -> tuple[Value, ...]:
     """`num_splits` parts of x of one size along `axis`, which must be a multiple of it."""
 
-def mean(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def mean(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """Arithmetic mean over axes: Σ x / n. NaN over no elements."""
 
 def variance(
@@ -2020,6 +2324,7 @@ def variance(
     keepdims: bool = False,
     ddof: int = 0,
     *,
+    axis: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """Variance over axes: Σ (x - mean)² / (n - ddof); `mean` may be given where it is known already."""
@@ -2031,6 +2336,7 @@ def var(
     keepdims: bool = False,
     ddof: int = 0,
     *,
+    axis: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """See `variance`."""
@@ -2042,6 +2348,7 @@ def standard_deviation(
     keepdims: bool = False,
     ddof: int = 0,
     *,
+    axis: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """Standard deviation over axes: the square root of `variance`. Its gradient is 0 where the deviation is 0."""
@@ -2053,24 +2360,49 @@ def std(
     keepdims: bool = False,
     ddof: int = 0,
     *,
+    axis: Sequence[int] | int | None = ...,
     name: str = "",
 ) -> Value:
     """See `standard_deviation`."""
 
 def log_sum_exp(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """log Σ exp(x) over axes, without overflow: the maximum is taken out first. -inf over no elements."""
 
 def logsumexp(
-    x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
 ) -> Value:
     """See `log_sum_exp`."""
 
-def l1_norm(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def l1_norm(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """Sum of absolute values over axes: Σ |x|."""
 
-def l2_norm(x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = "") -> Value:
+def l2_norm(
+    x: TensorLike,
+    axes: Sequence[int] | int | None = None,
+    keepdims: bool = False,
+    *,
+    axis: Sequence[int] | int | None = ...,
+    name: str = "",
+) -> Value:
     """Euclidean length over axes: sqrt(Σ x²). Its gradient at 0 is 0."""
 
 def stencil(
@@ -2093,10 +2425,14 @@ def reshape(
 ) -> Value:
     """The same elements in row-major order with another shape."""
 
-def squeeze(x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+def squeeze(
+    x: TensorLike, axes: Sequence[int] | int | None = None, *, axis: Sequence[int] | int | None = ..., name: str = ""
+) -> Value:
     """Dims of size 1 taken away: those of `axes` (an int or several; none for an empty list), or every one for None."""
 
-def expand_dims(x: TensorLike, axes: Sequence[int] | int, *, name: str = "") -> Value:
+def expand_dims(
+    x: TensorLike, axes: Sequence[int] | int = ..., *, axis: Sequence[int] | int = ..., name: str = ""
+) -> Value:
     """New dims of size 1 at `axes`, which are positions in the result: axes (0, 2) of [2, 4] give [1, 2, 1, 4]."""
 
 def flatten2d(x: TensorLike, axis: int = 1, *, name: str = "") -> Value:
@@ -2118,7 +2454,13 @@ def broadcast_to(
 def shape_of(x: TensorLike, dtype: DTypeLike = ..., *, name: str = "") -> Value:
     """The sizes of a tensor as a vector of `dtype` (int32 or int64), followed as sizes while the graph is built."""
 
-def tile(x: TensorLike, multiplier: Sequence[SizeLike] | SizeLike | Value, *, name: str = "") -> Value:
+def tile(
+    x: TensorLike,
+    multiplier: Sequence[SizeLike] | SizeLike | Value = ...,
+    *,
+    reps: Sequence[SizeLike] | SizeLike | Value = ...,
+    name: str = "",
+) -> Value:
     """x repeated `multiplier` times along each dim; more entries than dims add leading dims, fewer leave those at 1."""
 
 def tile_gradient(

@@ -38,7 +38,9 @@ class OpMethods:
     def swish(self, x: TensorLike, *, name: str = "") -> Value:
         """See `silu`."""
     def gelu(self, x: TensorLike, approximate: str = "none", *, name: str = "") -> Any:
-        """x * P(X <= x) for a standard normal X: x * erfc(-x / sqrt(2)) / 2 (Hendrycks and Gimpel, arXiv:1606.08415)."""
+        """x * P(X <= x) for a standard normal X: x * erfc(-x / sqrt(2)) / 2 (Hendrycks and Gimpel,
+        arXiv:1606.08415).
+        """
     def hard_sigmoid(self, x: TensorLike, alpha: float = 0.2, beta: float = 0.5, *, name: str = "") -> Value:
         """alpha * x + beta, limited to [0, 1]; NaN stays NaN. Defaults as in ONNX; Keras 3 has alpha = 1/6."""
     def hard_swish(self, x: TensorLike, *, name: str = "") -> Value:
@@ -133,18 +135,26 @@ class OpMethods:
         self,
         x: TensorLike,
         starts: Sequence[SizeLike | None] | SizeLike | None,
-        ends: Sequence[SizeLike | None] | SizeLike | None,
+        ends: Sequence[SizeLike | None] | SizeLike | None = ...,
         strides: Sequence[int] | int | None = None,
         start_mask: int = 0,
         end_mask: int = 0,
         squeeze_mask: int = 0,
         *,
+        begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+        end: Sequence[SizeLike | None] | SizeLike | None = ...,
+        start: Sequence[SizeLike | None] | SizeLike | None = ...,
+        stride: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """Part of a tensor, x[starts:ends:strides] per dim, by Python's rules: negative ints count from the end."""
-    def slice_dim(self, x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, name: str = "") -> Value:
+    def slice_dim(
+        self, x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, dimension: int = ..., name: str = ""
+    ) -> Value:
         """`length` elements along `axis` from `start` (negative counts from the end); all must be there."""
-    def narrow(self, x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, name: str = "") -> Value:
+    def narrow(
+        self, x: TensorLike, axis: int, start: SizeLike, length: SizeLike, *, dimension: int = ..., name: str = ""
+    ) -> Value:
         """See `slice_dim`."""
     def slice_gradient(
         self,
@@ -157,6 +167,10 @@ class OpMethods:
         end_mask: int = 0,
         squeeze_mask: int = 0,
         *,
+        begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+        end: Sequence[SizeLike | None] | SizeLike | None = ...,
+        start: Sequence[SizeLike | None] | SizeLike | None = ...,
+        stride: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """The gradient of `slice`: zeros of `shape`, the shape of the slice's operand, with `gradient` at the slice."""
@@ -165,18 +179,24 @@ class OpMethods:
         data: TensorLike,
         update: TensorLike,
         starts: Sequence[SizeLike | None] | SizeLike | None,
-        ends: Sequence[SizeLike | None] | SizeLike | None,
+        ends: Sequence[SizeLike | None] | SizeLike | None = ...,
         strides: Sequence[int] | int | None = None,
         start_mask: int = 0,
         end_mask: int = 0,
         squeeze_mask: int = 0,
         *,
+        begin: Sequence[SizeLike | None] | SizeLike | None = ...,
+        end: Sequence[SizeLike | None] | SizeLike | None = ...,
+        start: Sequence[SizeLike | None] | SizeLike | None = ...,
+        stride: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
-        """`data` with `update` written over data[starts:ends:strides], as the assignment in NumPy; `update` broadcasts."""
+        """`data` with `update` written over data[starts:ends:strides], as the assignment in NumPy; `update`
+        broadcasts.
+        """
     def band_part(self, x: TensorLike, num_lower: SizeLike, num_upper: SizeLike, *, name: str = "") -> Value:
-        """The elements x[..., i, j] with i - j <= num_lower and j - i <= num_upper, 0 elsewhere; negative numbers keep
-        all.
+        """The elements x[..., i, j] with i - j <= num_lower and j - i <= num_upper, 0 elsewhere; negative numbers
+        keep all.
         """
     def addition(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """a + b, broadcast; integers wrap, on bools it is "or"."""
@@ -197,16 +217,20 @@ class OpMethods:
     def squared_difference(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """(a - b)^2, broadcast; complex input is squared, not its modulus."""
     def power(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-        """a ** b, broadcast. Floats: NaN for a negative base with a fractional exponent. Complex: the principal value."""
+        """a ** b, broadcast. Floats: NaN for a negative base with a fractional exponent. Complex: the principal
+        value.
+        """
     def pow(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """See `power`."""
     def true_divide(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-        """a / b, broadcast, as Python's `/`: integers and bools are converted to float32 first; by 0 as IEEE 754 says."""
+        """a / b, broadcast, as Python's `/`: integers and bools are converted to float32 first; by 0 as IEEE 754
+        says.
+        """
     def divide(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """See `true_divide`."""
     def division(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-        """a / b in the operands' dtype, broadcast. Integers truncate toward zero (the original's and ONNX's rule), and
-        by 0 give 0; floats follow IEEE 754. Python's `/` is `true_divide`, `//` is `floor_divide`.
+        """a / b in the operands' dtype, broadcast. Integers truncate toward zero (the original's and ONNX's rule),
+        and by 0 give 0; floats follow IEEE 754. Python's `/` is `true_divide`, `//` is `floor_divide`.
         """
     def div(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """See `division`."""
@@ -317,8 +341,8 @@ class OpMethods:
     ) -> Value:
         """Batch entries become blocks: the inverse of `space_to_batch`, same arguments."""
     def cast(self, x: TensorLike, dtype: Any, *, name: str = "") -> Value:
-        """x converted to `dtype` as NumPy's `astype` does: floats to integers by truncation, integers to narrower ones
-        by wrapping, anything to bool by comparison with 0, complex to real by dropping the imaginary part.
+        """x converted to `dtype` as NumPy's `astype` does: floats to integers by truncation, integers to narrower
+        ones by wrapping, anything to bool by comparison with 0, complex to real by dropping the imaginary part.
         """
     def astype(self, x: TensorLike, dtype: Any, *, name: str = "") -> Value:
         """See `cast`."""
@@ -377,14 +401,34 @@ class OpMethods:
     def planar_tensor(self, x: TensorLike, *, name: str = "") -> Value:
         """Complex [..., n] to real [..., 2n]: the real parts, then the imaginary parts, along the last dim."""
     def from_planar(self, x: TensorLike, *, name: str = "") -> Value:
-        """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as `planar_tensor`."""
-    def concat(self, xs: Sequence[TensorLike], axis: int = 0, interleave: bool = False, *, name: str = "") -> Value:
+        """Real [..., 2n] to complex [..., n]: real parts, then imaginary ones, along the last dim, as
+        `planar_tensor`.
+        """
+    def concat(
+        self,
+        xs: Sequence[TensorLike] = ...,
+        axis: int = 0,
+        interleave: bool = False,
+        *,
+        dimension: int = ...,
+        tensors: Sequence[TensorLike] = ...,
+        name: str = "",
+    ) -> Value:
         """Tensors one after the other along `axis`. Their other dims broadcast; mixed dtypes are promoted."""
     def concatenate(
-        self, xs: Sequence[TensorLike], axis: int = 0, interleave: bool = False, *, name: str = ""
+        self,
+        xs: Sequence[TensorLike] = ...,
+        axis: int = 0,
+        interleave: bool = False,
+        *,
+        dimension: int = ...,
+        tensors: Sequence[TensorLike] = ...,
+        name: str = "",
     ) -> Value:
         """See `concat`."""
-    def stack(self, xs: Sequence[TensorLike], axis: int = 0, *, name: str = "") -> Value:
+    def stack(
+        self, xs: Sequence[TensorLike] = ..., axis: int = 0, *, tensors: Sequence[TensorLike] = ..., name: str = ""
+    ) -> Value:
         """Tensors along a new `axis` of the result. Shapes broadcast, as do ranks; mixed dtypes are promoted."""
     def conv1d(
         self,
@@ -399,8 +443,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Convolution over one spatial dim: y[n, i, f] = sum over p, c of x[n, i * stride + p * dilation - before, c] *
-        w[p, c, f].
+        """Convolution over one spatial dim: y[n, i, f] = sum over p, c of x[n, i * stride + p * dilation - before,
+        c] * w[p, c, f].
         """
     def conv2d(
         self,
@@ -429,8 +473,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Convolution of volumes. x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"), weights [d, h, w, c / groups,
-        f] ("DHWIO", or `weights_layout` "OIDHW"). All else as in `conv2d`.
+        """Convolution of volumes. x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"), weights [d, h, w, c /
+        groups, f] ("DHWIO", or `weights_layout` "OIDHW"). All else as in `conv2d`.
         """
     def conv2d_data_gradient(
         self,
@@ -541,8 +585,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Transposed convolution of volumes: x [n, d, h, w, f] ("NDHWC"), weights [d, h, w, c / groups, f] ("DHWIO").
-        See `conv_transpose2d`.
+        """Transposed convolution of volumes: x [n, d, h, w, f] ("NDHWC"), weights [d, h, w, c / groups, f]
+        ("DHWIO"). See `conv_transpose2d`.
         """
     def conv_transpose2d_data_gradient(
         self,
@@ -577,7 +621,9 @@ class OpMethods:
     def coordinate_along_axis(
         self, axis: int, shape: Sequence[SizeLike] | SizeLike | Value, dtype: DTypeLike = ..., *, name: str = ""
     ) -> Value:
-        """A tensor of `shape` in which each element is its own position along `axis`, as `dtype` (int32 unless given)."""
+        """A tensor of `shape` in which each element is its own position along `axis`, as `dtype` (int32 unless
+        given).
+        """
     def iota(
         self, axis: int, shape: Sequence[SizeLike] | SizeLike | Value, dtype: DTypeLike = ..., *, name: str = ""
     ) -> Value:
@@ -587,103 +633,247 @@ class OpMethods:
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, name: str = "") -> Value:
         """See `range`."""
     def reduction_sum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Sum over axes: y = Σ x. Narrow floats are added in float32; integers wrap; bools are counted, as int32."""
     def sum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_sum`."""
     def reduction_product(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Product over axes: y = Π x. Narrow floats are multiplied in float32; integers wrap."""
     def prod(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_product`."""
     def product(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_product`."""
     def reduction_maximum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Maximum over axes, NaN skipped; -inf where there is nothing else. `reduction_maximum_propagate_nan` keeps
         NaN.
         """
     def max(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_maximum`."""
     def amax(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_maximum`."""
     def reduction_minimum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
-        """Minimum over axes, NaN skipped; inf where there is nothing else. `reduction_minimum_propagate_nan` keeps NaN."""
+        """Minimum over axes, NaN skipped; inf where there is nothing else. `reduction_minimum_propagate_nan` keeps
+        NaN.
+        """
     def min(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_minimum`."""
     def amin(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_minimum`."""
     def reduction_maximum_propagate_nan(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Maximum over axes, NaN where any element is NaN, as NumPy's max."""
     def reduction_minimum_propagate_nan(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Minimum over axes, NaN where any element is NaN, as NumPy's min."""
     def reduction_and(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
-        """Whether all elements along axes are not 0: 1 or 0 in the operand's dtype, so a bool for bools. NaN is not 0."""
+        """Whether all elements along axes are not 0: 1 or 0 in the operand's dtype, so a bool for bools. NaN is not
+        0.
+        """
     def all(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_and`."""
     def reduction_or(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Whether any element along axes is not 0: 1 or 0 in the operand's dtype, so a bool for bools. NaN is not 0."""
     def any(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_or`."""
     def reduction_arg_maximum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Position of the first maximum along axes, int32. NaN is never chosen; -1 where there is nothing but NaN."""
     def arg_maximum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_arg_maximum`."""
     def argmax(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_arg_maximum`."""
     def reduction_arg_minimum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Position of the first minimum along axes, int32. NaN is never chosen; -1 where there is nothing but NaN."""
     def arg_minimum(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_arg_minimum`."""
     def argmin(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `reduction_arg_minimum`."""
     def cumulative_sum(
         self, x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, *, name: str = ""
     ) -> Value:
-        """Running sum along `axis`: y[i] = Σ x[j] over j <= i; integers wrap. `exclusive`, `reverse`: see this family."""
+        """Running sum along `axis`: y[i] = Σ x[j] over j <= i; integers wrap. `exclusive`, `reverse`: see this
+        family.
+        """
     def cumsum(
         self, x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, *, name: str = ""
     ) -> Value:
@@ -727,8 +917,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ..., c]
-        * w[p, q, c, o].
+        """Convolution of each channel alone: y[n, i, j, c * m + o] = sum over p, q of x[n, i * s + p * d - top, ...,
+        c] * w[p, q, c, o].
         """
     def depthwise_conv2d_data_gradient(
         self,
@@ -856,17 +1046,48 @@ class OpMethods:
         """Logarithm to base 10."""
     def log1p(self, x: TensorLike, *, name: str = "") -> Value:
         """log(1 + x), exact to the last digits for small x."""
-    def gather_nd(self, x: TensorLike, indices: TensorLike, batch_dims: int = 0, *, name: str = "") -> Value:
+    def gather_nd(
+        self,
+        x: TensorLike,
+        indices: TensorLike,
+        batch_dims: int = 0,
+        *,
+        updates: TensorLike = ...,
+        batch_dimensions: int = ...,
+        name: str = "",
+    ) -> Value:
         """Elements or slices of x at index vectors, the last dim of `indices`."""
     def gather(
-        self, x: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, *, name: str = ""
+        self,
+        x: TensorLike,
+        indices: TensorLike,
+        axis: int = 0,
+        batch_dims: int = 0,
+        *,
+        updates: TensorLike = ...,
+        batch_dimensions: int = ...,
+        name: str = "",
     ) -> Value:
         """Slices of x at positions along `axis`, which the dims of `indices` (after the batch dims) replace."""
-    def take(self, x: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, *, name: str = "") -> Value:
+    def take(
+        self,
+        x: TensorLike,
+        indices: TensorLike,
+        axis: int = 0,
+        batch_dims: int = 0,
+        *,
+        updates: TensorLike = ...,
+        batch_dimensions: int = ...,
+        name: str = "",
+    ) -> Value:
         """See `gather`."""
-    def gather_along_axis(self, x: TensorLike, indices: TensorLike, axis: int = -1, *, name: str = "") -> Value:
+    def gather_along_axis(
+        self, x: TensorLike, indices: TensorLike, axis: int = -1, *, updates: TensorLike = ..., name: str = ""
+    ) -> Value:
         """x at an index per element along `axis`: result[..., i, ...] = x[..., indices[..., i, ...], ...]."""
-    def take_along_axis(self, x: TensorLike, indices: TensorLike, axis: int = -1, *, name: str = "") -> Value:
+    def take_along_axis(
+        self, x: TensorLike, indices: TensorLike, axis: int = -1, *, updates: TensorLike = ..., name: str = ""
+    ) -> Value:
         """See `gather_along_axis`."""
     def im_to_col(
         self,
@@ -936,13 +1157,23 @@ class OpMethods:
         axes: Any = None,
         epsilon: float = 1e-05,
         *,
+        axis: Any = ...,
+        reduction_axes: Any = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of gamma of `normalize`: the sum over axes of gradient * (source - mean) / sqrt(variance +
         epsilon).
         """
     def normalization_beta_gradient(
-        self, gradient: TensorLike, source: TensorLike, axes: Any = None, epsilon: float = 1e-05, *, name: str = ""
+        self,
+        gradient: TensorLike,
+        source: TensorLike,
+        axes: Any = None,
+        epsilon: float = 1e-05,
+        *,
+        axis: Any = ...,
+        reduction_axes: Any = ...,
+        name: str = "",
     ) -> Value:
         """Cotangent of beta of `normalize`: the sum over axes of gradient. The summed dims are kept as 1."""
     def normalization_gradient(
@@ -957,6 +1188,8 @@ class OpMethods:
         axes: Any = None,
         epsilon: float = 1e-05,
         *,
+        axis: Any = ...,
+        reduction_axes: Any = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of x of `normalize` where mean and variance are those of x over `axes`:"""
@@ -968,6 +1201,7 @@ class OpMethods:
         axes: Any = -1,
         epsilon: float = 1e-05,
         *,
+        axis: Any = ...,
         name: str = "",
     ) -> Value:
         """Normalise each row over `axes` (the last dim unless given) by its own mean and population variance, then *
@@ -975,7 +1209,14 @@ class OpMethods:
         float32.
         """
     def rms_norm(
-        self, x: TensorLike, gamma: TensorLike | None = None, axes: Any = -1, epsilon: float = 1e-05, *, name: str = ""
+        self,
+        x: TensorLike,
+        gamma: TensorLike | None = None,
+        axes: Any = -1,
+        epsilon: float = 1e-05,
+        *,
+        axis: Any = ...,
+        name: str = "",
     ) -> Value:
         """x / sqrt(mean of x² over `axes` + epsilon), times gamma where given, which broadcasts to x. axes: the last
         dim unless given. Result: shape and dtype of x; narrow floats are computed in float32.
@@ -1015,7 +1256,9 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Normalise each group of neighbouring channels of each batch element by its own mean and population variance."""
+        """Normalise each group of neighbouring channels of each batch element by its own mean and population
+        variance.
+        """
     def one_hot(
         self,
         indices: TensorLike,
@@ -1025,9 +1268,12 @@ class OpMethods:
         on_value: complex = 1,
         off_value: complex = 0,
         *,
+        data_type: DTypeLike = ...,
         name: str = "",
     ) -> Value:
-        """`on_value` where the position along a new dim of size `depth` at `axis` is the index, `off_value` elsewhere."""
+        """`on_value` where the position along a new dim of size `depth` at `axis` is the index, `off_value`
+        elsewhere.
+        """
     def sgd(self, learning_rate: TensorLike, values: TensorLike, gradient: TensorLike, *, name: str = "") -> Value:
         """A step of stochastic gradient descent: values - learning_rate · gradient."""
     def adam_with_current_learning_rate(
@@ -1067,11 +1313,14 @@ class OpMethods:
     def pad(
         self,
         x: TensorLike,
-        left_padding: Sequence[SizeLike] | SizeLike | Value,
+        left_padding: Sequence[SizeLike] | SizeLike | Value = ...,
         right_padding: Sequence[SizeLike] | SizeLike | Value | None = None,
         mode: str = "constant",
         constant_value: complex = 0,
         *,
+        pad_width: Sequence[SizeLike] | SizeLike | Value = ...,
+        padding_mode: str = ...,
+        constant_values: complex = ...,
         name: str = "",
     ) -> Value:
         """x with elements added before and after each dim; negative numbers take elements away."""
@@ -1079,22 +1328,64 @@ class OpMethods:
         self,
         gradient: TensorLike,
         source: TensorLike,
-        left_padding: Sequence[SizeLike] | SizeLike | Value,
+        left_padding: Sequence[SizeLike] | SizeLike | Value = ...,
         right_padding: Sequence[SizeLike] | SizeLike | Value | None = None,
         mode: str = "constant",
         *,
+        pad_width: Sequence[SizeLike] | SizeLike | Value = ...,
+        padding_mode: str = ...,
         name: str = "",
     ) -> Value:
         """The gradient of `pad`: each element of `source` gets the sum of what stands for it in `gradient`."""
-    def permute(self, x: TensorLike, permutation: Sequence[int] | None = None, *, name: str = "") -> Value:
+    def permute(
+        self,
+        x: TensorLike,
+        permutation: Sequence[int] | None = None,
+        *,
+        axes: Sequence[int] | None = ...,
+        perm: Sequence[int] | None = ...,
+        name: str = "",
+    ) -> Value:
         """Dims in another order: dim d of the result is dim permutation[d] of x. Without one, the order is reversed."""
-    def transpose(self, x: TensorLike, axis1: int = -2, axis2: int = -1, *, name: str = "") -> Value:
+    def transpose(
+        self,
+        x: TensorLike,
+        axis1: int = -2,
+        axis2: int = -1,
+        *,
+        dimension: int = ...,
+        dimension2: int = ...,
+        name: str = "",
+    ) -> Value:
         """Two dims exchanged; the last two unless others are named. For a full permutation see `permute`."""
-    def swapaxes(self, x: TensorLike, axis1: int = -2, axis2: int = -1, *, name: str = "") -> Value:
+    def swapaxes(
+        self,
+        x: TensorLike,
+        axis1: int = -2,
+        axis2: int = -1,
+        *,
+        dimension: int = ...,
+        dimension2: int = ...,
+        name: str = "",
+    ) -> Value:
         """See `transpose`."""
-    def reverse(self, x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+    def reverse(
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
+    ) -> Value:
         """Elements in reverse order along `axes` (an int or several; all for None, none for an empty list)."""
-    def flip(self, x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+    def flip(
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
+    ) -> Value:
         """See `reverse`."""
     def max_pooling2d(
         self,
@@ -1134,7 +1425,9 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Largest element of each window of x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"). See `max_pooling2d`."""
+        """Largest element of each window of x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"). See
+        `max_pooling2d`.
+        """
     def max_pooling4d(
         self,
         x: TensorLike,
@@ -1175,8 +1468,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> tuple[Value, Value]:
-        """As `max_pooling4d`, with a second result: where each element was found. See `max_pooling2d_return_indices`;
-        the default mode is "global_flatten_4d".
+        """As `max_pooling4d`, with a second result: where each element was found. See
+        `max_pooling2d_return_indices`; the default mode is "global_flatten_4d".
         """
     def max_pooling2d_gradient(
         self,
@@ -1251,6 +1544,7 @@ class OpMethods:
         data_layout: str = "NHWC",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Average of each window of images."""
@@ -1265,6 +1559,7 @@ class OpMethods:
         data_layout: str = "NWC",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Average of each window of x [n, w, c] ("NWC", or `data_layout` "NCW"). See `avg_pooling2d`."""
@@ -1279,6 +1574,7 @@ class OpMethods:
         data_layout: str = "NDHWC",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Average of each window of x [n, d, h, w, c] ("NDHWC", or `data_layout` "NCDHW"). See `avg_pooling2d`."""
@@ -1293,6 +1589,7 @@ class OpMethods:
         data_layout: str = "",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Average of each window over the last four dims of x. See `avg_pooling2d`."""
@@ -1308,6 +1605,7 @@ class OpMethods:
         data_layout: str = "NHWC",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of x of `avg_pooling2d`."""
@@ -1323,6 +1621,7 @@ class OpMethods:
         data_layout: str = "",
         include_zero_pad: bool = False,
         *,
+        count_include_pad: bool = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of x of `avg_pooling4d`. See `avg_pooling2d_gradient`."""
@@ -1352,8 +1651,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the norm
-        is 0.
+        """Cotangent of x of `l2_norm_pooling4d`: x times the sum over its windows of gradient / norm; 0 where the
+        norm is 0.
         """
     def modulo(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """The remainder with the sign of a (C's `%` and `fmod`): a - truncate(a / b) * b, broadcast."""
@@ -1372,7 +1671,9 @@ class OpMethods:
     def fmin(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """See `minimum`."""
     def maximum(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
-        """The larger of a and b, broadcast; a NaN is ignored where the other is a number (C's `fmax`, as the original)."""
+        """The larger of a and b, broadcast; a NaN is ignored where the other is a number (C's `fmax`, as the
+        original).
+        """
     def fmax(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
         """See `maximum`."""
     def minimum_nan_propagation(self, a: TensorLike, b: TensorLike, *, name: str = "") -> Value:
@@ -1406,6 +1707,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """Resize along some axes."""
@@ -1426,6 +1729,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize` with mode "nearest"."""
@@ -1446,6 +1751,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize` with mode "bilinear"."""
@@ -1467,6 +1774,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of x of `resize`: each gradient is added to what its result read, times the weight it had."""
@@ -1488,6 +1797,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_gradient` with mode "nearest"."""
@@ -1509,6 +1820,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_gradient` with mode "bilinear"."""
@@ -1531,6 +1844,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """Resize where result and source positions are related by result = source * scale + offset."""
@@ -1553,6 +1868,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_scale_offset` with mode "nearest"."""
@@ -1575,6 +1892,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_scale_offset` with mode "bilinear"."""
@@ -1598,6 +1917,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """Cotangent of x of `resize_scale_offset`. See `resize_gradient`."""
@@ -1621,6 +1942,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_scale_offset_gradient` with mode "nearest"."""
@@ -1644,6 +1967,8 @@ class OpMethods:
         extrapolation: float | None = None,
         roi: Any = None,
         *,
+        nearest_rounding_mode: str = ...,
+        sizes: Any = ...,
         name: str = "",
     ) -> Value:
         """As `resize_scale_offset_gradient` with mode "bilinear"."""
@@ -1708,8 +2033,8 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Any:
-        """Gated recurrent unit, with x' = source[t] @ input_weightᵀ + bias, h = h[t-1], m = h * mask, and R the rows of
-        recurrent_weight for each gate:
+        """Gated recurrent unit, with x' = source[t] @ input_weightᵀ + bias, h = h[t-1], m = h * mask, and R the rows
+        of recurrent_weight for each gate:
         """
     def sample_grid(
         self,
@@ -1724,6 +2049,9 @@ class OpMethods:
         mode: str = "bilinear",
         rounding: str = "round_prefer_ceil",
         *,
+        nearest_rounding_mode: str = ...,
+        sampling_mode: str = ...,
+        constant_value: float = ...,
         name: str = "",
     ) -> Value:
         """Sample images at positions: result [n, i, j, c] is image n at coordinates[n, i, j]."""
@@ -1740,6 +2068,9 @@ class OpMethods:
         mode: str = "nearest",
         rounding: str = "round_prefer_ceil",
         *,
+        nearest_rounding_mode: str = ...,
+        sampling_mode: str = ...,
+        constant_value: float = ...,
         name: str = "",
     ) -> Value:
         """As `sample_grid` with mode "nearest"."""
@@ -1751,6 +2082,7 @@ class OpMethods:
         mode: str = "add",
         batch_dims: int = 0,
         *,
+        batch_dimensions: int = ...,
         name: str = "",
     ) -> Value:
         """A tensor of `shape` with updates combined in at index vectors, the last dim of `indices`: see `gather_nd`."""
@@ -1762,6 +2094,7 @@ class OpMethods:
         mode: str = "add",
         batch_dims: int = 0,
         *,
+        batch_dimensions: int = ...,
         name: str = "",
     ) -> Value:
         """`data` with updates combined in at index vectors, the last dim of `indices`: see `scatter_nd`."""
@@ -1814,11 +2147,25 @@ class OpMethods:
     def where(self, predicate: TensorLike, on_true: TensorLike, on_false: TensorLike, *, name: str = "") -> Value:
         """See `select`."""
     def clamp(
-        self, x: TensorLike, min_value: TensorLike | None = None, max_value: TensorLike | None = None, *, name: str = ""
+        self,
+        x: TensorLike,
+        min_value: TensorLike | None = None,
+        max_value: TensorLike | None = None,
+        *,
+        min: TensorLike | None = ...,
+        max: TensorLike | None = ...,
+        name: str = "",
     ) -> Value:
         """x limited to [min_value, max_value]: min(max(x, min_value), max_value), all broadcast; NaN stays NaN."""
     def clip(
-        self, x: TensorLike, min_value: TensorLike | None = None, max_value: TensorLike | None = None, *, name: str = ""
+        self,
+        x: TensorLike,
+        min_value: TensorLike | None = None,
+        max_value: TensorLike | None = None,
+        *,
+        min: TensorLike | None = ...,
+        max: TensorLike | None = ...,
+        name: str = "",
     ) -> Value:
         """See `clamp`."""
     def softmax(self, x: TensorLike, axis: int = -1, *, name: str = "") -> Value:
@@ -1875,7 +2222,13 @@ class OpMethods:
     def split_equal(self, x: TensorLike, num_splits: int, axis: int = 0, *, name: str = "") -> tuple[Value, ...]:
         """`num_splits` parts of x of one size along `axis`, which must be a multiple of it."""
     def mean(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Arithmetic mean over axes: Σ x / n. NaN over no elements."""
     def variance(
@@ -1886,6 +2239,7 @@ class OpMethods:
         keepdims: bool = False,
         ddof: int = 0,
         *,
+        axis: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """Variance over axes: Σ (x - mean)² / (n - ddof); `mean` may be given where it is known already."""
@@ -1897,6 +2251,7 @@ class OpMethods:
         keepdims: bool = False,
         ddof: int = 0,
         *,
+        axis: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """See `variance`."""
@@ -1908,6 +2263,7 @@ class OpMethods:
         keepdims: bool = False,
         ddof: int = 0,
         *,
+        axis: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """Standard deviation over axes: the square root of `variance`. Its gradient is 0 where the deviation is 0."""
@@ -1919,23 +2275,48 @@ class OpMethods:
         keepdims: bool = False,
         ddof: int = 0,
         *,
+        axis: Sequence[int] | int | None = ...,
         name: str = "",
     ) -> Value:
         """See `standard_deviation`."""
     def log_sum_exp(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """log Σ exp(x) over axes, without overflow: the maximum is taken out first. -inf over no elements."""
     def logsumexp(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """See `log_sum_exp`."""
     def l1_norm(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Sum of absolute values over axes: Σ |x|."""
     def l2_norm(
-        self, x: TensorLike, axes: Sequence[int] | int | None = None, keepdims: bool = False, *, name: str = ""
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        keepdims: bool = False,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
     ) -> Value:
         """Euclidean length over axes: sqrt(Σ x²). Its gradient at 0 is 0."""
     def stencil(
@@ -1957,11 +2338,20 @@ class OpMethods:
         self, x: TensorLike, shape: Sequence[SizeLike] | Sequence[SizeLike] | SizeLike | Value, *, name: str = ""
     ) -> Value:
         """The same elements in row-major order with another shape."""
-    def squeeze(self, x: TensorLike, axes: Sequence[int] | int | None = None, *, name: str = "") -> Value:
+    def squeeze(
+        self,
+        x: TensorLike,
+        axes: Sequence[int] | int | None = None,
+        *,
+        axis: Sequence[int] | int | None = ...,
+        name: str = "",
+    ) -> Value:
         """Dims of size 1 taken away: those of `axes` (an int or several; none for an empty list), or every one for
         None.
         """
-    def expand_dims(self, x: TensorLike, axes: Sequence[int] | int, *, name: str = "") -> Value:
+    def expand_dims(
+        self, x: TensorLike, axes: Sequence[int] | int = ..., *, axis: Sequence[int] | int = ..., name: str = ""
+    ) -> Value:
         """New dims of size 1 at `axes`, which are positions in the result: axes (0, 2) of [2, 4] give [1, 2, 1, 4]."""
     def flatten2d(self, x: TensorLike, axis: int = 1, *, name: str = "") -> Value:
         """A matrix of the same elements: dims before `axis` become its rows, the others its columns."""
@@ -1977,9 +2367,16 @@ class OpMethods:
         """See `broadcast`."""
     def shape_of(self, x: TensorLike, dtype: DTypeLike = ..., *, name: str = "") -> Value:
         """The sizes of a tensor as a vector of `dtype` (int32 or int64), followed as sizes while the graph is built."""
-    def tile(self, x: TensorLike, multiplier: Sequence[SizeLike] | SizeLike | Value, *, name: str = "") -> Value:
-        """x repeated `multiplier` times along each dim; more entries than dims add leading dims, fewer leave those at
-        1.
+    def tile(
+        self,
+        x: TensorLike,
+        multiplier: Sequence[SizeLike] | SizeLike | Value = ...,
+        *,
+        reps: Sequence[SizeLike] | SizeLike | Value = ...,
+        name: str = "",
+    ) -> Value:
+        """x repeated `multiplier` times along each dim; more entries than dims add leading dims, fewer leave those
+        at 1.
         """
     def tile_gradient(
         self,
@@ -1989,7 +2386,9 @@ class OpMethods:
         *,
         name: str = "",
     ) -> Value:
-        """The gradient of `tile`: the sum of `gradient` over the copies of `source`, of which only the shape matters."""
+        """The gradient of `tile`: the sum of `gradient` over the copies of `source`, of which only the shape
+        matters.
+        """
     def top_k(self, x: TensorLike, k: SizeLike, axis: int = -1, *, name: str = "") -> tuple[Value, Value]:
         """The k largest elements along `axis` (the last unless given), largest first, and where they are, int32."""
     def bottom_k(self, x: TensorLike, k: SizeLike, axis: int = -1, *, name: str = "") -> tuple[Value, Value]:

@@ -86,6 +86,18 @@ class Call(Expr):
         self.fn, self.args, self.dtype = fn, args, dtype
 
 
+class RareSelect(Call):
+    """A `select` whose last argument costs much and is needed for unusual numbers only.
+
+    A code generator may branch around it where no lane needs it; treating it as any select is right too.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, common: Expr, usual: Expr, rare: Expr) -> None:
+        super().__init__("select", (common, usual, rare), usual.dtype)
+
+
 class Cast(Expr):
     """Value conversion as NumPy's astype does it; floats out of an integer's range give an unspecified number."""
 
@@ -350,6 +362,7 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     if all(a is b for a, b in zip(parts, children(e), strict=True)):
         return e
     match e:
+        case RareSelect(): return RareSelect(*parts)
         case Call():
             if e.dtype is int64 and len(parts) == 2:
                 return arithmetic(e.fn, *parts)

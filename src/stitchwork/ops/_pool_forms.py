@@ -13,9 +13,10 @@ from stitchwork.ir.graph import Value
 from stitchwork.ir.types import TensorType
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Op, Operand, operand, require_equal
-from stitchwork.ops._reduce_window import DivideByCount, ReduceWindow, WindowArgument, WindowScatter
+from stitchwork.ops._reduce_window import DivideByCount, ReduceWindow
 from stitchwork.ops._sliding import FoldWindows
 from stitchwork.ops._values import convert, result_cotangents, wide
+from stitchwork.ops._window_positions import WindowArgument, WindowScatter
 from stitchwork.ops._windows import (
     Pads,
     Sizes,

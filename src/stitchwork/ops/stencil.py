@@ -15,9 +15,10 @@ from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, as_index, cast, const, maximum, minimum, reduce, where
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Op, Operand, Sample, operand, sample
-from stitchwork.ops._reduce_window import first_extreme, others
+from stitchwork.ops._reduce_window import others
 from stitchwork.ops._sliding import check_not_empty, fold_boundaries, windows_cotangent
 from stitchwork.ops._values import convert, coordinates
+from stitchwork.ops._window_positions import first_extreme
 from stitchwork.ops._windows import (
     Pads,
     Sizes,

@@ -58,11 +58,17 @@ def attributes_table(cls: type[Op]) -> list[tuple[str, str]]:
     return found
 
 
+def spellings_of(cls: type[Op]) -> dict[str, str]:
+    """Other spellings of the op's arguments, and the arguments they stand for."""
+    return {spelling: name for spelling, name in cls.synonyms.items() if name in signature(cls).parameters}
+
+
 def describe(cls: type[Op]) -> str:
     """An op for a terminal."""
     lines = [call_text(cls), "", docstring(cls), ""]
     lines += [f"  {name}: [{dims}] of {accepted}" for name, dims, accepted in operands_table(cls)]
     lines += [f"  {name}{f' = {default}' if default else ''}" for name, default in attributes_table(cls)]
+    lines += [f"  {spelling}= is accepted for {name}=" for spelling, name in spellings_of(cls).items()]
     if cls.aliases:
         lines.append(f"  also called {', '.join(cls.aliases)}")
     return "\n".join(lines)

@@ -11,9 +11,9 @@ from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.llvm import Function, V, i64, lanes, mangle, vector
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size
-from stitchwork.ir.dtypes import int64
+from stitchwork.ir.dtypes import bool_, int64
 from stitchwork.loops.affine import Affine, affine
-from stitchwork.loops.expr import Axis, Bitcast, Buffer, Call, Cast, Const, Expr, Extent, Load, Reduce, children
+from stitchwork.loops.expr import Axis, Bitcast, Buffer, Call, Cast, Const, Expr, Extent, Load, RareSelect, Reduce, children
 from stitchwork.loops.nest import Local
 
 UNROLLED = 32  # a reduction over this many static positions is written out
@@ -168,6 +168,8 @@ class Emitter:
                 return self._axis(e)
             case Local():
                 return self.fn.load(scalars.register_type(e.dtype), self.locals[e], 8)
+            case RareSelect():
+                return self._rare(e)
             case Call():
                 args = self.level([self.emit(a) for a in e.args])
                 dtype = e.dtype if e.fn == "select" else e.args[0].dtype
@@ -182,6 +184,30 @@ class Emitter:
                 return self._reduce(e)
             case _:
                 raise AssertionError(f"cannot emit {type(e).__name__}")
+
+    def _rare(self, e: RareSelect) -> V:
+        """The usual value, and code for the other that runs only where a lane needs it."""
+        fn = self.fn
+        common, usual = self.level([self.emit(e.args[0]), self.emit(e.args[1])])
+        before = fn.block
+        rare, done = fn.new_block("rare"), fn.new_block("usual")
+        all_common = common
+        if common.type != "i1":
+            wanted = common if self.mask is None else fn.binary("or", common, self._inverted(self.mask))
+            all_common = fn.call(f"llvm.vector.reduce.and.v{self.width}i1", "i1", [wanted])
+        fn.cbr(all_common, done, rare)
+        fn.position(rare)
+        with self.scope():
+            other = fn.select(*self.level([common, usual, self.emit(e.args[2])]))
+        after = fn.block
+        fn.br(done)
+        fn.position(done)
+        phi = fn.phi(usual.type)
+        phi.incoming += [(usual, before), (other, after)]
+        return phi.value
+
+    def _inverted(self, mask: V) -> V:
+        return scalars.call(self.fn, "not", bool_, [mask])
 
     def full(self, e: Expr) -> V:
         """As `emit`, widened to all lanes."""

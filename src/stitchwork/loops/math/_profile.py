@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from stitchwork.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
-from stitchwork.loops.expr import Call, Const, Expr, Operand, bitcast, call, where
+from stitchwork.loops.expr import Const, Expr, Operand, RareSelect, bitcast, call, where
 
 INF, NAN = float("inf"), float("nan")
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
@@ -63,18 +63,6 @@ class Profile:
 SINGLE = Profile("single", float32, int32, uint32, 23, 127)
 DOUBLE = Profile("double", float64, int64, uint64, 52, 1023)
 MEDIUM = Profile("medium", float64, int64, uint64, 52, 1023)
-
-
-class RareSelect(Call):
-    """A `select` whose last argument costs much and is needed for unusual numbers only.
-
-    A code generator may branch around it where no lane needs it; treating it as any select is right too.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, common: Expr, usual: Expr, rare: Expr) -> None:
-        super().__init__("select", (common, usual, rare), usual.dtype)
 
 
 def fma(a: Expr, b: Operand, c: Operand) -> Expr:
