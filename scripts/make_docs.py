@@ -52,15 +52,15 @@ ACCEPTED = {
 
 def main() -> int:
     """Write the files, or compare them with what would be written."""
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what scripts/make_docs.py writes")
-        return int(bool(stale))
+    made = files()
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
-        path.write_text(files()[path], encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}")
-    return 0
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)} is not what scripts/make_docs.py writes")
+        else:
+            path.write_text(made[path], encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return int("--check" in sys.argv[1:] and bool(stale))
 
 
 def files() -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stitchwork.ir.graph import Module
 from stitchwork.ir.printer import _Printer, print_module
 from stitchwork.ir.scanner import Scanner, TextError
 from stitchwork.ir.types import TensorType
+from stitchwork.ops._op import REGISTRY, Op, Operand, current_module, operand, require_at_least
 from stitchwork.ops._text import parse_module
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
@@ -284,3 +286,62 @@ def test_damaged_text_is_read_or_refused(path: Path, start: int, length: int, pu
         parse_module(text[:start] + put + text[start + length :])
     except TextError:
         pass
+
+
+# --- sizes that only a run tells ------------------------------------------------------------------------------
+@pytest.fixture
+def chosen() -> Iterator[str]:
+    """An op that keeps some elements of a vector, for the length of a test: how many, only the run tells."""
+
+    class Chosen(Op, name="chosen_for_test", internal=True):
+        """Some elements of x, and how many they are."""
+
+        x: Operand = operand("n", "any")
+
+        def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+            module = current_module()
+            assert module is not None
+            name = module.fresh_symbol("k")
+            module.bounds[name] = x.shape[0]
+            require_at_least(self.name, 2 * dims.symbol(name), 1, "something is chosen")
+            return x.with_shape((dims.symbol(name),)), TensorType(dtypes.int64, ())
+
+    yield Chosen.name
+    del REGISTRY[Chosen.name]
+
+
+TOLD = """module main(%x: f32[n]) {
+  bound k.1 <= n
+  bound k.2 <= k.1
+  guard chosen_for_test: 2*k.1 >= 1 "something is chosen"
+  guard chosen_for_test: 2*k.2 >= 1 "something is chosen"
+  %some, %count = chosen_for_test(%x) : f32[k.1], i64[]
+  %fewer, %number = chosen_for_test(%some) : f32[k.2], i64[]
+  %twice = addition(%fewer, %fewer) : f32[k.2]
+  return %twice
+}
+"""
+
+
+def test_sizes_of_a_run_keep_their_names(chosen: str) -> None:
+    module = parse_module(TOLD)
+    assert print_module(module) == TOLD
+    assert list(module.bounds) == ["k.1", "k.2"] and len(module.guards) == 2
+    without_guards = "".join(line for line in TOLD.splitlines(keepends=True) if "guard" not in line)
+    assert print_module(parse_module(without_guards), locations=False) == TOLD
+
+
+@pytest.mark.parametrize(
+    "old, new, why",
+    [
+        ("bound k.2 <= k.1\n", "bound k.2 <= n\n", "must be bound by `bound NAME <= k.1`, once"),
+        ("f32[k.2], i64[]", "f32[k.1], i64[]", "must be bound by `bound NAME <= k.1`, once"),
+        ("f32[k.1], i64[]", "f32[n], i64[]", "must be bound by `bound NAME <= n`, once"),
+        ("%twice = addition(%fewer, %fewer) : f32[k.2]", "%twice = identity(%x) : f32[k.1]", "other types"),
+    ],
+)
+def test_wrong_sizes_of_a_run_are_refused(chosen: str, old: str, new: str, why: str) -> None:
+    assert old in TOLD
+    with pytest.raises(TextError) as e:
+        parse_module(TOLD.replace(old, new))
+    assert why in str(e.value)

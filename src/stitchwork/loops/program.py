@@ -26,6 +26,7 @@ from stitchwork.loops.kernel import (
     Storage,
 )
 from stitchwork.loops.nest import Builder
+from stitchwork.loops.split import split_ranges
 from stitchwork.loops.stitch import BlockStitcher, Group, Root, Routine, describe, free_values, is_alias, make_stages
 
 
@@ -143,7 +144,9 @@ class _Lowering:
     # --- kernels ------------------------------------------------------------------------------------------------------
     def _kernels(self, group: Group) -> Sequence[Kernel]:
         kernel = self._kernel(group)
-        return split_kernel(kernel) if isinstance(kernel, LoopKernel) else [kernel]
+        if not isinstance(kernel, LoopKernel):
+            return [kernel]
+        return [piece for real in split_kernel(kernel) for piece in split_ranges(real)]
 
     def _kernel(self, group: Group) -> Kernel:
         root = group.roots[-1]

@@ -18,6 +18,7 @@ _ROW = 1  # tile size of an outer axis that no stage overlaps along
 _VECTOR_ROW = 256  # tile size of the innermost axis where all stages follow it
 _OVERLAPPED = 32  # tile size of an axis along which regions overlap
 _OVERLAPPED_OUTER = 8  # the same for a third and fourth overlapped axis
+_SQUARE = 128  # tile sides of a stage that transposes
 _CHUNK = 16384  # elements per tile of a kernel with a single stage
 _SCRATCH_LIMIT = 512 * 1024  # bytes of scratch that stay close to a core
 _SERIAL_LIMIT = 65536  # elements that one thread may as well compute alone
@@ -52,14 +53,32 @@ def tile_single(stage: Stage) -> Tiling:
             work = dims.product(a.extent for a in e.axes)
             budget = min(budget, max(1, _CHUNK // work) if isinstance(work, int) and work else 64)
     sizes: dict[Axis, Size | None] = {}
+    across = _transposed(stage)
     for axis in reversed(stage.axes):
         n = axis.extent
+        if across is not None:
+            sizes[axis] = _SQUARE if axis is across or axis is stage.axes[-1] else 1
+            continue
         wanted = max(budget, _VECTOR_ROW) if axis is stage.axes[-1] else budget
         sizes[axis] = max(1, min(n, wanted)) if isinstance(n, int) else wanted
         used = n if isinstance(n, int) else wanted
         budget = max(1, budget // max(1, used))
     ordered = {a: sizes[a] for a in stage.axes}
     return Tiling(ordered, {stage: _root_region(stage, ordered)})
+
+
+def _transposed(stage: Stage) -> Axis | None:
+    """The axis along which a load's elements are neighbours in memory, where the result's are along another: tiles that are
+    short both ways keep the lines that they touch in cache."""
+    for e in walk(stage.value):
+        if not isinstance(e, Load) or not e.index or not stage.axes:
+            continue
+        form = affine(e.index[-1])
+        if form is not None and form.coefficient(stage.axes[-1]) not in (0, 1):
+            for axis in stage.axes[:-1]:
+                if form.coefficient(axis) == 1:
+                    return axis
+    return None
 
 
 def tile_group(stages: list[Stage]) -> Tiling | None:

@@ -14,7 +14,7 @@ from stitchwork.ir.types import TensorType
 from stitchwork.ops._build import F
 from stitchwork.ops._convolution import ConvGeneral, convolve, convolve_data_gradient, convolve_weights_gradient
 from stitchwork.ops._op import Array, Ints, Op, Operand, operand, require_equal
-from stitchwork.ops._windows import Sizes, padding_of, per_dim, resolve_padding, sizes_of
+from stitchwork.ops._windows import Pads, Sizes, padding_of, per_dim, resolve_padding, sizes_of
 
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
@@ -96,9 +96,13 @@ class Windowed(Op):
     def built(self, x: Value, w: Value) -> Value:
         """The forward convolution of channels-last values."""
         g = self.general(x.shape, w.shape)
+        padding: Pads = g.padding
+        if any(not isinstance(p, int) for pair in padding for p in pair):  # routines take numbers only
+            x = F.pad(x, (0, *(lo for lo, _ in padding), 0), (0, *(hi for _, hi in padding), 0))
+            padding = ((0, 0),) * self.spatial
         return F.conv_general(
-            x, w, strides=g.strides, padding=g.padding, kernel_dilation=g.kernel_dilation, groups=g.groups
-        )
+            x, w, strides=g.strides, padding=padding, kernel_dilation=g.kernel_dilation, groups=g.groups
+        )  # fmt: skip
 
     def full_shape(self, shape: Any, rank: int) -> Sizes:
         """A shape given as attribute, its number of dims checked."""

@@ -33,7 +33,8 @@ from stitchwork.ops._windows import (
 
 
 def _plain(op: ConvGeneral, x: TensorType, w: TensorType) -> bool:
-    return all(d == 1 for d in op.input_dilation) and op.batch_groups == 1
+    known = all(isinstance(p, int) for pair in op.padding for p in pair)
+    return known and all(d == 1 for d in op.input_dilation) and op.batch_groups == 1
 
 
 class ConvGeneral(Op, name="conv_general", internal=True):

@@ -104,7 +104,7 @@ class _Reader:
         if name in module.bounds or name in known:
             raise self.line.fail(f"the size `{name}` is bound twice", got=name)
         size = self.line.size(self.line.until(""))
-        self.symbols = known
+        self.symbols = known | set(module.bounds)  # earlier ones
         self._check_symbols(size)
         module.bounds[name] = size
 
