@@ -79,12 +79,15 @@ def _array(x: Any) -> Array:
 def load_case(case: Any) -> tuple[OnnxModel, dict[str, Array]]:
     """The model of a case and its feeds. Inputs that must be known when compiling are taken as constants."""
     names = [i.name for i in case.model.graph.input]
-    feeds = {n: _array(x) for n, x in zip(names, case.data_sets[0][0], strict=True)}
     try:
-        return load(case.model), feeds
+        model = load(case.model)
     except UnsupportedError as e:
         if "not known when the model is compiled" not in str(e):
             raise
+        model = None
+    feeds = {n: _array(x) for n, x in zip(names, case.data_sets[0][0], strict=True)}
+    if model is not None:
+        return model, feeds
     constants = {n: x for k, (n, x) in enumerate(feeds.items()) if x.size <= _SMALL and (k or x.ndim < 2)}
     rest = {n: x for n, x in feeds.items() if n not in constants}
     return load(case.model, constants=constants), rest

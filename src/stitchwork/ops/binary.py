@@ -9,7 +9,7 @@ import numpy as np
 
 from stitchwork.ir import dims, dtypes
 from stitchwork.ir.dtypes import DType
-from stitchwork.ir.graph import Content, Value
+from stitchwork.ir.graph import Content, Value, constant_array
 from stitchwork.loops.expr import Expr, call, cast, const, where
 from stitchwork.ops import _complex_math as complex_math
 from stitchwork.ops._build import F

@@ -108,6 +108,7 @@ class Main:
         self.io, self.plan, self.arena, self.pool, self.parallel_for = self.fn.params
         self.symbols = {name: k for k, name in enumerate(program.symbols)}
         self.symbol_table = self.fn.alloca("i64", max(1, len(program.symbols)), 8)
+        self.fixed_sizes = Sizes(self.fn, {})
         self.pointers: dict[Storage, V] = {}
         self.constants: list[Storage] = []  # those that are used, in the order of their addresses in `io`
         self.slots = 0
@@ -115,9 +116,11 @@ class Main:
 
     def write(self) -> None:
         program, fn = self.owner.program, self.fn
-        for k in range(len(program.symbols)):
-            value = fn.load("i64", fn.gep(self.plan, k, "i64"), 8)
-            fn.store(value, fn.gep(self.symbol_table, k, "i64"), 8)
+        for k, name in enumerate(program.symbols):
+            with fn.in_prologue():
+                value = fn.load("i64", fn.gep(self.plan, k, "i64"), 8)
+                fn.store(value, fn.gep(self.symbol_table, k, "i64"), 8)
+            self.fixed_sizes.symbols[name] = value
         self._instructions(program.instructions)
         fn.ret(V("i32", "0"))
         fn.entry_allocas.append(f"  %context = alloca [{self.slots + 2} x i64], align 64")
@@ -155,8 +158,8 @@ class Main:
         return fn.load("ptr", fn.gep(self.io, number, "i64"), 8)
 
     def sizes(self) -> Sizes:
-        """Sizes as they are at this point of the run."""
-        return _LazySizes(self)
+        """Sizes as they are at this point of the run; computed once at the start where no symbol is bound by the run itself."""
+        return _LazySizes(self) if self.owner.program.bounds else self.fixed_sizes
 
     def symbol(self, name: str) -> V:
         fn = self.fn

@@ -111,3 +111,24 @@ def triangle(node: Node) -> Results:
 def _positions(shape: tuple[Size, ...]) -> tuple[Value, Value]:
     rows = F.coordinate_along_axis(axis=0, shape=(shape[0], 1), dtype=dtypes.int64)
     return rows, F.coordinate_along_axis(axis=1, shape=(1, shape[1]), dtype=dtypes.int64)
+
+
+@onnx_op("MelWeightMatrix")
+def mel_weight_matrix(node: Node) -> Results:
+    """Triangles that gather a spectrum [dft_length // 2 + 1] into bins equally far apart on the mel scale (Stevens)."""
+    bins, length, rate = (int(node.number(k, what)) for k, what in enumerate(("num_mel_bins", "dft_length", "sample_rate")))
+    limits = np.array([node.number(3, "lower_edge_hertz"), node.number(4, "upper_edge_hertz")], np.float64)
+    low, high = 2595 * np.log10(1 + limits / 700)
+    centres = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
+    hertz = 700 * (10 ** (centres / 2595) - 1)
+    places = np.floor((length + 1) * hertz / rate).astype(np.int64)
+    matrix = np.zeros((length // 2 + 1, bins))
+    for b in range(bins):
+        start, top, end = (int(p) for p in places[b : b + 3])
+        if start == top:
+            matrix[top, b] = 1
+        for j in range(start, min(top + 1, len(matrix))):
+            matrix[j, b] = matrix[j, b] if start == top else (j - start) / (top - start)
+        for j in range(top, min(end, len(matrix))):
+            matrix[j, b] = (end - j) / (end - top)
+    return node.importer.constant(matrix.astype(node.dtype("output_datatype", dtypes.float32).numpy))

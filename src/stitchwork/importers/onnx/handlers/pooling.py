@@ -7,7 +7,7 @@ from typing import Any
 from stitchwork.importers.onnx.handlers.convolution import padding_of, per_dim
 from stitchwork.importers.onnx.node import Node
 from stitchwork.importers.onnx.registry import F, Results, onnx_op
-from stitchwork.ir import dtypes
+from stitchwork.ir import dims, dtypes
 from stitchwork.ir.graph import Value
 
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -89,3 +89,25 @@ def global_lp_pool(node: Node) -> Results:
     p = node.int("p", 2)
     total = F.reduction_sum(F.power(F.absolute(node[0]), float(p)), axes=_spatial(node[0]), keepdims=True)
     return F.power(total, 1.0 / p)
+
+
+@onnx_op("MaxUnpool")
+def max_unpool(node: Node) -> Results:
+    """Elements put back where a max pooling found them, zeros elsewhere."""
+    x, indices = node[0], node[1]
+    spatial = x.rank - 2
+    window, strides = node.int_list("kernel_shape"), per_dim(node, "strides", spatial)
+    pads = node.int_list("pads", (0,) * (2 * spatial))
+    sizes = [
+        (n - 1) * s + k - pads[d] - pads[d + spatial]
+        for d, (n, s, k) in enumerate(zip(x.shape[2:], strides, window, strict=True))
+    ]
+    shape = (*x.shape[:2], *sizes)
+    flat = F.scatter_along_axis(
+        F.reshape(x, shape=(-1,)), F.reshape(indices, shape=(-1,)), shape=(dims.product(shape),), mode="set", axis=0
+    )
+    made = F.reshape(flat, shape=shape)
+    if node.optional(2) is None:
+        return made
+    after = [wanted - n for wanted, n in zip(node.sizes(2, "output_shape"), shape, strict=True)]
+    return F.pad(made, (0,) * x.rank, tuple(after))
