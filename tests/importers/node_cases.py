@@ -54,7 +54,11 @@ def all_cases() -> tuple[Any, ...]:
     """Every single-node case of the default domain."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return tuple(c for c in collect_testcases(None) if c.kind == "node" and all(n.domain == "" for n in _nodes(c.model.graph)))
+        return tuple(
+            c
+            for c in collect_testcases(None)
+            if c.kind == "node" and all(n.domain == "" for n in _nodes(c.model.graph))
+        )
 
 
 def op_types(case: Any) -> set[str]:

@@ -82,10 +82,21 @@ def _frames(samples: int, rate: int) -> Callable[[], list[Feeds]]:
 OCR = "rapidocr_onnxruntime"
 MODELS = [
     RealModel("magika", "magika", "models/standard_v3_3/model.onnx", _file_bytes),
-    RealModel("ocr-det", OCR, "models/ch_PP-OCRv4_det_infer.onnx", _images("x", (1, 64, 160), (1, 96, 96), (2, 64, 64))),
-    RealModel("ocr-rec", OCR, "models/ch_PP-OCRv4_rec_infer.onnx", _images("x", (1, 48, 160), (2, 48, 96), (1, 48, 320))),
-    RealModel("ocr-cls", OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", _images("x", (1, 48, 192), (3, 48, 192), (2, 48, 96))),
-    RealModel("nudenet", "nudenet", "320n.onnx", _images("images", (1, 64, 96), (2, 96, 64), (1, 160, 160), centred=False)),
+    RealModel(
+        "ocr-det", OCR, "models/ch_PP-OCRv4_det_infer.onnx", _images("x", (1, 64, 160), (1, 96, 96), (2, 64, 64))
+    ),
+    RealModel(
+        "ocr-rec", OCR, "models/ch_PP-OCRv4_rec_infer.onnx", _images("x", (1, 48, 160), (2, 48, 96), (1, 48, 320))
+    ),
+    RealModel(
+        "ocr-cls",
+        OCR,
+        "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        _images("x", (1, 48, 192), (3, 48, 192), (2, 48, 96)),
+    ),
+    RealModel(
+        "nudenet", "nudenet", "320n.onnx", _images("images", (1, 64, 96), (2, 96, 64), (1, 160, 160), centred=False)
+    ),
     RealModel("silero-vad-16k", "silero_vad", "data/silero_vad.onnx", _frames(576, 16000), {"sr": np.array(16000)}),
     RealModel("silero-vad-8k", "silero_vad", "data/silero_vad.onnx", _frames(288, 8000), {"sr": np.array(8000)}),
 ]

@@ -1,7 +1,7 @@
 """ONNX's single-node cases, by the definition of our ops and by the CPU executable.
 
-onnx_nodes.tsv lists what cannot pass, and why. It is checked both ways: all that it does not list must pass, and what it
-lists must still fail, so that a line is taken out once it is no longer true.
+onnx_nodes.tsv lists what cannot pass, and why. It is checked both ways: all that it does not list must pass, and what
+it lists must still fail, so that a line is taken out once it is no longer true.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx
 import pytest
-from importers.node_cases import all_cases, check, exceptions, load_case, op_types, run_native, run_reference
 
+from importers.node_cases import all_cases, check, exceptions, load_case, op_types, run_native, run_reference
 from stitchwork.errors import UnsupportedError
 from stitchwork.importers.onnx import registry
 from stitchwork.importers.onnx.functions import body_of

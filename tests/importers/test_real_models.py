@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from importers.node_cases import run_reference
 from importers.real_models import MODELS, Array, Feeds, RealModel
-
 from stitchwork.importers.onnx import load
 
 pytestmark = [

@@ -50,7 +50,9 @@ def assert_agree(case: Case, got: np.ndarray, want: np.ndarray) -> None:
         np.testing.assert_array_equal(got, want, err_msg=label)
         return
     loose = {"float16": 2e-3, "bfloat16": 2e-2, "float8_e4m3fn": 0.13, "float8_e5m2": 0.26}.get(want.dtype.name)
-    tolerance = case.sample.tolerance * (loose or (1e-5 if want.dtype.itemsize <= 8 and want.dtype != np.float64 else 1e-10))
+    tolerance = case.sample.tolerance * (
+        loose or (1e-5 if want.dtype.itemsize <= 8 and want.dtype != np.float64 else 1e-10)
+    )
     scale = np.complex128 if want.dtype.kind == "c" else np.float64
     np.testing.assert_allclose(got.astype(scale), want.astype(scale), rtol=tolerance, atol=tolerance, err_msg=label)
 

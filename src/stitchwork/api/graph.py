@@ -53,8 +53,13 @@ class Graph(OpMethods):
             sizes = tuple(self._size(n) for n in shape)
             type_ = TensorType(as_dtype(dtype), sizes)
         except (TypeError, ValueError) as e:
-            raise GraphError("placeholder", "shape or dtype is not valid", expected="sizes as int >= 0, name or None; a dtype",
-                             got=f"{shape!r}, {dtype!r}", hint=str(e)) from None
+            raise GraphError(
+                "placeholder",
+                "shape or dtype is not valid",
+                expected="sizes as int >= 0, name or None; a dtype",
+                got=f"{shape!r}, {dtype!r}",
+                hint=str(e),
+            ) from None
         return self.module.body.add_argument(type_, name)
 
     def _size(self, n: Any) -> Size:
@@ -76,7 +81,9 @@ class Graph(OpMethods):
         label = name or f"variable_{len(self.module.variables)}"
         if label in self.module.variables:
             raise GraphError("variable", f"the name `{label}` is taken")
-        state = VariableState(label, TensorType(as_dtype(array.dtype), array.shape), np.ascontiguousarray(array).reshape(array.shape))
+        state = VariableState(
+            label, TensorType(as_dtype(array.dtype), array.shape), np.ascontiguousarray(array).reshape(array.shape)
+        )
         self.module.variables[label] = state
         return Variable(self.module, state, self._store)
 
@@ -125,7 +132,12 @@ class Graph(OpMethods):
     def _tokens(self, depends_on: Sequence[Value]) -> tuple[Value, ...]:
         for v in depends_on:
             if not isinstance(v, Value):
-                raise GraphError("control_dependency", "`depends_on` holds something else", expected="assigns or tensors", got=repr(v))
+                raise GraphError(
+                    "control_dependency",
+                    "`depends_on` holds something else",
+                    expected="assigns or tensors",
+                    got=repr(v),
+                )
             if v.module is not self.module:
                 raise GraphError("control_dependency", "`depends_on` holds a tensor of another graph", got=repr(v))
         return tuple(depends_on)
@@ -144,7 +156,9 @@ class Graph(OpMethods):
         with self._building():
             return control_flow.while_loop(initial, before, after)
 
-    def for_loop(self, iterations: Any = None, initial: Any = (), body: Callable[..., Any] | None = None, **limits: Any) -> Any:
+    def for_loop(
+        self, iterations: Any = None, initial: Any = (), body: Callable[..., Any] | None = None, **limits: Any
+    ) -> Any:
         with self._building():
             return control_flow.for_loop(iterations, initial, body, **limits)
 
@@ -180,7 +194,9 @@ class Graph(OpMethods):
         sizes = bind_symbols([v.tensor for v in placeholders], known, [v.name for v in placeholders])
         return Executable(program(specialize(module, sizes)), placeholders, known, lambda: program(module))
 
-    def run(self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str | Device = "cpu") -> list[TensorData]:
+    def run(
+        self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str | Device = "cpu"
+    ) -> list[TensorData]:
         """Compile for the targets on first use, and run. At most 32 executables are kept."""
         wanted = targets if isinstance(targets, list | tuple) else [targets]
         key = (tuple(cast("list[Value]", wanted)), device)
@@ -196,16 +212,24 @@ class Graph(OpMethods):
                 raise GraphError("compile", "`feeds` names something that is no placeholder of this graph", got=repr(v))
         missing = [v for v in self.module.body.arguments if v in needed and v not in arguments]
         if missing:
-            raise GraphError("compile", "a placeholder that the targets need is not among `feeds`", got=", ".join(map(repr, missing)))
+            raise GraphError(
+                "compile", "a placeholder that the targets need is not among `feeds`", got=", ".join(map(repr, missing))
+            )
         return _Extract(self.module, arguments, wanted).run(), arguments
 
     def _target(self, target: Any) -> Value:
         value = target.read() if isinstance(target, Variable) else target
         if not isinstance(value, Value):
-            raise GraphError("compile", "a target is not a tensor", expected="tensors or assigns of this graph", got=repr(target))
+            raise GraphError(
+                "compile", "a target is not a tensor", expected="tensors or assigns of this graph", got=repr(target)
+            )
         if value.module is not self.module or value.block is not self.module.body:
-            raise GraphError("compile", "a target is not a tensor of this graph's body", got=repr(target),
-                             hint="return it from the block that makes it")
+            raise GraphError(
+                "compile",
+                "a target is not a tensor of this graph's body",
+                got=repr(target),
+                hint="return it from the block that makes it",
+            )
         return value
 
 
@@ -225,6 +249,9 @@ class _Extract(Rewriter):
             for operation in body.operations:
                 self._operation(operation)
         self.target.body.results = tuple(self.values[v] for v in self.targets)
+        known = {s for v in self.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.target.bounds)
+        guards = self.target.guards  # those about placeholders that were left out go with them
+        self.target.guards = {k: g for k, g in guards.items() if dims.symbols_of(g.a) | dims.symbols_of(g.b) <= known}
         return self.target
 
     def _operation(self, operation: Any) -> None:

@@ -61,8 +61,12 @@ class Variable:
     def value(self, new: Any) -> None:
         array = np.asarray(new)
         if array.shape != self.state.initial.shape:
-            raise GraphError("variable", f"`{self.name}` cannot change its shape", expected=str(self.state.type),
-                             got=str(array.shape))
+            raise GraphError(
+                "variable",
+                f"`{self.name}` cannot change its shape",
+                expected=str(self.state.type),
+                got=str(array.shape),
+            )
         with self._store.lock:
             self._current()[...] = array.astype(self.state.initial.dtype)
 

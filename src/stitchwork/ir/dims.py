@@ -7,6 +7,7 @@ for sizes and are never negative.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -426,14 +427,16 @@ def _parse_factor(tokens: list[str]) -> tuple[Size, list[str]]:
 
 
 def as_size(x: Any) -> Size:
-    """A size from an int-like, a Dim, or a name. Raises TypeError, and ValueError for a negative int."""
+    """A size from an int-like, a Dim, or a name. Raises TypeError, and ValueError for an int that no size can be."""
     if isinstance(x, Dim):
         return x
     if isinstance(x, str):
         if not x.isidentifier() or x in _SYMBOLIC:
             raise ValueError(f"{x!r} is not a name")
         return symbol(x)
-    value = x.__index__()
+    value = operator.index(x)
     if value < 0:
         raise ValueError(f"{value} is negative")
+    if value >= 2**63:
+        raise ValueError(f"{value} is more than 2**63 - 1")
     return value

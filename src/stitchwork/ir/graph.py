@@ -85,38 +85,101 @@ class Value:
         raise GraphError("tensor", "len() of a tensor of a graph", got=repr(self), hint="use .shape")
 
     # Operators: each forwards to the op that declared it.
-    def __add__(self, other: Any) -> Value: return OPERATORS["add"](self, other)
-    def __radd__(self, other: Any) -> Value: return OPERATORS["add"](other, self)
-    def __sub__(self, other: Any) -> Value: return OPERATORS["sub"](self, other)
-    def __rsub__(self, other: Any) -> Value: return OPERATORS["sub"](other, self)
-    def __mul__(self, other: Any) -> Value: return OPERATORS["mul"](self, other)
-    def __rmul__(self, other: Any) -> Value: return OPERATORS["mul"](other, self)
-    def __truediv__(self, other: Any) -> Value: return OPERATORS["truediv"](self, other)
-    def __rtruediv__(self, other: Any) -> Value: return OPERATORS["truediv"](other, self)
-    def __floordiv__(self, other: Any) -> Value: return OPERATORS["floordiv"](self, other)
-    def __rfloordiv__(self, other: Any) -> Value: return OPERATORS["floordiv"](other, self)
-    def __mod__(self, other: Any) -> Value: return OPERATORS["mod"](self, other)
-    def __rmod__(self, other: Any) -> Value: return OPERATORS["mod"](other, self)
-    def __pow__(self, other: Any) -> Value: return OPERATORS["pow"](self, other)
-    def __rpow__(self, other: Any) -> Value: return OPERATORS["pow"](other, self)
-    def __matmul__(self, other: Any) -> Value: return OPERATORS["matmul"](self, other)
-    def __rmatmul__(self, other: Any) -> Value: return OPERATORS["matmul"](other, self)
-    def __and__(self, other: Any) -> Value: return OPERATORS["and"](self, other)
-    def __rand__(self, other: Any) -> Value: return OPERATORS["and"](other, self)
-    def __or__(self, other: Any) -> Value: return OPERATORS["or"](self, other)
-    def __ror__(self, other: Any) -> Value: return OPERATORS["or"](other, self)
-    def __xor__(self, other: Any) -> Value: return OPERATORS["xor"](self, other)
-    def __rxor__(self, other: Any) -> Value: return OPERATORS["xor"](other, self)
-    def __lshift__(self, other: Any) -> Value: return OPERATORS["lshift"](self, other)
-    def __rshift__(self, other: Any) -> Value: return OPERATORS["rshift"](self, other)
-    def __lt__(self, other: Any) -> Value: return OPERATORS["lt"](self, other)
-    def __le__(self, other: Any) -> Value: return OPERATORS["le"](self, other)
-    def __gt__(self, other: Any) -> Value: return OPERATORS["gt"](self, other)
-    def __ge__(self, other: Any) -> Value: return OPERATORS["ge"](self, other)
-    def __neg__(self) -> Value: return OPERATORS["neg"](self)
-    def __abs__(self) -> Value: return OPERATORS["abs"](self)
-    def __invert__(self) -> Value: return OPERATORS["invert"](self)
-    def __getitem__(self, index: Any) -> Value: return OPERATORS["getitem"](self, index)
+    def __add__(self, other: Any) -> Value:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return OPERATORS["add"](other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return OPERATORS["sub"](other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return OPERATORS["mul"](other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return OPERATORS["truediv"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return OPERATORS["truediv"](other, self)
+
+    def __floordiv__(self, other: Any) -> Value:
+        return OPERATORS["floordiv"](self, other)
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return OPERATORS["floordiv"](other, self)
+
+    def __mod__(self, other: Any) -> Value:
+        return OPERATORS["mod"](self, other)
+
+    def __rmod__(self, other: Any) -> Value:
+        return OPERATORS["mod"](other, self)
+
+    def __pow__(self, other: Any) -> Value:
+        return OPERATORS["pow"](self, other)
+
+    def __rpow__(self, other: Any) -> Value:
+        return OPERATORS["pow"](other, self)
+
+    def __matmul__(self, other: Any) -> Value:
+        return OPERATORS["matmul"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return OPERATORS["matmul"](other, self)
+
+    def __and__(self, other: Any) -> Value:
+        return OPERATORS["and"](self, other)
+
+    def __rand__(self, other: Any) -> Value:
+        return OPERATORS["and"](other, self)
+
+    def __or__(self, other: Any) -> Value:
+        return OPERATORS["or"](self, other)
+
+    def __ror__(self, other: Any) -> Value:
+        return OPERATORS["or"](other, self)
+
+    def __xor__(self, other: Any) -> Value:
+        return OPERATORS["xor"](self, other)
+
+    def __rxor__(self, other: Any) -> Value:
+        return OPERATORS["xor"](other, self)
+
+    def __lshift__(self, other: Any) -> Value:
+        return OPERATORS["lshift"](self, other)
+
+    def __rshift__(self, other: Any) -> Value:
+        return OPERATORS["rshift"](self, other)
+
+    def __lt__(self, other: Any) -> Value:
+        return OPERATORS["lt"](self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return OPERATORS["le"](self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return OPERATORS["gt"](self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return OPERATORS["ge"](self, other)
+
+    def __neg__(self) -> Value:
+        return OPERATORS["neg"](self)
+
+    def __abs__(self) -> Value:
+        return OPERATORS["abs"](self)
+
+    def __invert__(self) -> Value:
+        return OPERATORS["invert"](self)
+
+    def __getitem__(self, index: Any) -> Value:
+        return OPERATORS["getitem"](self, index)
 
 
 @dataclass(eq=False, slots=True)

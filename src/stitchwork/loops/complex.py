@@ -7,7 +7,23 @@ from __future__ import annotations
 
 from stitchwork.errors import CompileError
 from stitchwork.ir.dtypes import bool_, real_of
-from stitchwork.loops.expr import Buffer, Call, Cast, Const, Expr, Load, Reduce, call, cast, children, const, extent, rebuild, walk, where
+from stitchwork.loops.expr import (
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    call,
+    cast,
+    children,
+    const,
+    extent,
+    rebuild,
+    walk,
+    where,
+)
 from stitchwork.loops.kernel import LoopKernel, Stage
 from stitchwork.loops.nest import For, If, Let, Local, Statement, Store, While
 
@@ -27,7 +43,9 @@ def split_kernel(kernel: LoopKernel) -> list[LoopKernel]:
         return [kernel]
     splitter = Splitter()
     if not root.buffer.dtype.is_complex:
-        return [LoopKernel([Stage(root.buffer, root.axes, splitter.real(root.value), root.name)], kernel.name, kernel.ops)]
+        return [
+            LoopKernel([Stage(root.buffer, root.axes, splitter.real(root.value), root.name)], kernel.name, kernel.ops)
+        ]
     view = real_view(root.buffer)
     made: list[LoopKernel] = []
     for part, value in enumerate(splitter.split(root.value)):
@@ -70,18 +88,27 @@ class Splitter:
         pairs = [self.split(a) for a in e.args if a.dtype.is_complex]
         a, b = pairs[0]
         match e.fn:
-            case "real": return a
-            case "imag": return b
-            case "abs": return hypot(a, b)
-            case "eq": return a.eq(pairs[1][0]) & b.eq(pairs[1][1])
-            case "ne": return a.ne(pairs[1][0]) | b.ne(pairs[1][1])
-            case "isnan": return call("isnan", a) | call("isnan", b)
-            case "isinf": return call("isinf", a) | call("isinf", b)
-            case "isfinite": return call("isfinite", a) & call("isfinite", b)
+            case "real":
+                return a
+            case "imag":
+                return b
+            case "abs":
+                return hypot(a, b)
+            case "eq":
+                return a.eq(pairs[1][0]) & b.eq(pairs[1][1])
+            case "ne":
+                return a.ne(pairs[1][0]) | b.ne(pairs[1][1])
+            case "isnan":
+                return call("isnan", a) | call("isnan", b)
+            case "isinf":
+                return call("isinf", a) | call("isinf", b)
+            case "isfinite":
+                return call("isfinite", a) & call("isfinite", b)
             case "lt" | "le" | "gt" | "ge":  # NumPy's order: by real part, then by imaginary part
                 strict = Call(e.fn[:1] + "t", (a, pairs[1][0]), bool_)
                 return strict | (a.eq(pairs[1][0]) & Call(e.fn, (b, pairs[1][1]), bool_))
-            case _: raise CompileError(e.fn, "not defined for complex numbers")
+            case _:
+                raise CompileError(e.fn, "not defined for complex numbers")
 
     def split(self, e: Expr) -> Pair:
         """Real and imaginary part of a complex expression."""
@@ -133,13 +160,20 @@ class Splitter:
         pairs = [self.split(x) for x in e.args]
         a, b = pairs[0]
         match e.fn:
-            case "neg": return -a, -b
-            case "conj": return a, -b
-            case "add": return a + pairs[1][0], b + pairs[1][1]
-            case "sub": return a - pairs[1][0], b - pairs[1][1]
-            case "mul": return times(pairs[0], pairs[1])
-            case "div": return over(pairs[0], pairs[1])
-            case _: raise CompileError(e.fn, "not defined for complex numbers")
+            case "neg":
+                return -a, -b
+            case "conj":
+                return a, -b
+            case "add":
+                return a + pairs[1][0], b + pairs[1][1]
+            case "sub":
+                return a - pairs[1][0], b - pairs[1][1]
+            case "mul":
+                return times(pairs[0], pairs[1])
+            case "div":
+                return over(pairs[0], pairs[1])
+            case _:
+                raise CompileError(e.fn, "not defined for complex numbers")
 
 
 def times(x: Pair, y: Pair) -> Pair:
@@ -210,5 +244,9 @@ def _store(s: Store, splitter: Splitter) -> list[Statement]:
         raise CompileError(s.combine, "not defined for complex numbers")
     combine = s.combine if s.combine in ("add", "sub") else ""
     a, b = Local(view.dtype), Local(view.dtype)
-    return [Let(a, value[0]), Let(b, value[1]),
-            Store(view, (*index, extent(0)), a, combine, s.boundary), Store(view, (*index, extent(1)), b, combine, s.boundary)]
+    return [
+        Let(a, value[0]),
+        Let(b, value[1]),
+        Store(view, (*index, extent(0)), a, combine, s.boundary),
+        Store(view, (*index, extent(1)), b, combine, s.boundary),
+    ]

@@ -22,29 +22,74 @@ class Expr:
     __slots__ = ("dtype",)
     dtype: DType
 
-    def __add__(self, o: Operand) -> Expr: return arithmetic("add", self, o)
-    def __radd__(self, o: Operand) -> Expr: return arithmetic("add", o, self)
-    def __sub__(self, o: Operand) -> Expr: return arithmetic("sub", self, o)
-    def __rsub__(self, o: Operand) -> Expr: return arithmetic("sub", o, self)
-    def __mul__(self, o: Operand) -> Expr: return arithmetic("mul", self, o)
-    def __rmul__(self, o: Operand) -> Expr: return arithmetic("mul", o, self)
-    def __truediv__(self, o: Operand) -> Expr: return arithmetic("div", self, o)
-    def __rtruediv__(self, o: Operand) -> Expr: return arithmetic("div", o, self)
-    def __floordiv__(self, o: Operand) -> Expr: return arithmetic("floordiv", self, o)
-    def __rfloordiv__(self, o: Operand) -> Expr: return arithmetic("floordiv", o, self)
-    def __mod__(self, o: Operand) -> Expr: return arithmetic("mod", self, o)
-    def __rmod__(self, o: Operand) -> Expr: return arithmetic("mod", o, self)
-    def __neg__(self) -> Expr: return Call("neg", (self,), self.dtype)
-    def __and__(self, o: Operand) -> Expr: return arithmetic("and", self, o)
-    def __or__(self, o: Operand) -> Expr: return arithmetic("or", self, o)
-    def __xor__(self, o: Operand) -> Expr: return arithmetic("xor", self, o)
-    def __invert__(self) -> Expr: return Call("not", (self,), self.dtype)
-    def __lt__(self, o: Operand) -> Expr: return compare("lt", self, o)
-    def __le__(self, o: Operand) -> Expr: return compare("le", self, o)
-    def __gt__(self, o: Operand) -> Expr: return compare("gt", self, o)
-    def __ge__(self, o: Operand) -> Expr: return compare("ge", self, o)
-    def eq(self, o: Operand) -> Expr: return compare("eq", self, o)
-    def ne(self, o: Operand) -> Expr: return compare("ne", self, o)
+    def __add__(self, o: Operand) -> Expr:
+        return arithmetic("add", self, o)
+
+    def __radd__(self, o: Operand) -> Expr:
+        return arithmetic("add", o, self)
+
+    def __sub__(self, o: Operand) -> Expr:
+        return arithmetic("sub", self, o)
+
+    def __rsub__(self, o: Operand) -> Expr:
+        return arithmetic("sub", o, self)
+
+    def __mul__(self, o: Operand) -> Expr:
+        return arithmetic("mul", self, o)
+
+    def __rmul__(self, o: Operand) -> Expr:
+        return arithmetic("mul", o, self)
+
+    def __truediv__(self, o: Operand) -> Expr:
+        return arithmetic("div", self, o)
+
+    def __rtruediv__(self, o: Operand) -> Expr:
+        return arithmetic("div", o, self)
+
+    def __floordiv__(self, o: Operand) -> Expr:
+        return arithmetic("floordiv", self, o)
+
+    def __rfloordiv__(self, o: Operand) -> Expr:
+        return arithmetic("floordiv", o, self)
+
+    def __mod__(self, o: Operand) -> Expr:
+        return arithmetic("mod", self, o)
+
+    def __rmod__(self, o: Operand) -> Expr:
+        return arithmetic("mod", o, self)
+
+    def __neg__(self) -> Expr:
+        return Call("neg", (self,), self.dtype)
+
+    def __and__(self, o: Operand) -> Expr:
+        return arithmetic("and", self, o)
+
+    def __or__(self, o: Operand) -> Expr:
+        return arithmetic("or", self, o)
+
+    def __xor__(self, o: Operand) -> Expr:
+        return arithmetic("xor", self, o)
+
+    def __invert__(self) -> Expr:
+        return Call("not", (self,), self.dtype)
+
+    def __lt__(self, o: Operand) -> Expr:
+        return compare("lt", self, o)
+
+    def __le__(self, o: Operand) -> Expr:
+        return compare("le", self, o)
+
+    def __gt__(self, o: Operand) -> Expr:
+        return compare("gt", self, o)
+
+    def __ge__(self, o: Operand) -> Expr:
+        return compare("ge", self, o)
+
+    def eq(self, o: Operand) -> Expr:
+        return compare("eq", self, o)
+
+    def ne(self, o: Operand) -> Expr:
+        return compare("ne", self, o)
 
 
 Operand = Expr | Scalar
@@ -256,7 +301,12 @@ def _fold_index(fn: str, x: Expr, y: Expr) -> Expr | None:
         return x
     if fn == "mod" and b == 1:
         return Const(0, int64)
-    if not isinstance(a, int | Dim) or not isinstance(b, int | Dim) or fn not in _SIZE_ARITHMETIC or (b == 0 and fn in ("floordiv", "mod")):
+    if (
+        not isinstance(a, int | Dim)
+        or not isinstance(b, int | Dim)
+        or fn not in _SIZE_ARITHMETIC
+        or (b == 0 and fn in ("floordiv", "mod"))
+    ):
         return None
     return extent(_SIZE_ARITHMETIC[fn](a, b))
 
@@ -350,11 +400,16 @@ def axes_for(shape: Sequence[Size], prefix: str = "i") -> tuple[Axis, ...]:
 def children(e: Expr) -> tuple[Expr, ...]:
     """The expressions directly under `e`."""
     match e:
-        case Call(): return e.args
-        case Load(): return e.index
-        case Cast() | Bitcast(): return (e.x,)
-        case Reduce(): return (e.body,)
-        case _: return ()
+        case Call():
+            return e.args
+        case Load():
+            return e.index
+        case Cast() | Bitcast():
+            return (e.x,)
+        case Reduce():
+            return (e.body,)
+        case _:
+            return ()
 
 
 def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
@@ -362,16 +417,22 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     if all(a is b for a, b in zip(parts, children(e), strict=True)):
         return e
     match e:
-        case RareSelect(): return RareSelect(*parts)
+        case RareSelect():
+            return RareSelect(*parts)
         case Call():
             if e.dtype is int64 and len(parts) == 2:
                 return arithmetic(e.fn, *parts)
             return Call(e.fn, parts, e.dtype)
-        case Load(): return Load(e.buffer, parts, e.boundary, e.fill)
-        case Cast(): return cast(parts[0], e.dtype)
-        case Bitcast(): return Bitcast(parts[0], e.dtype)
-        case Reduce(): return Reduce(e.kind, parts[0], e.axes)
-        case _: return e
+        case Load():
+            return Load(e.buffer, parts, e.boundary, e.fill)
+        case Cast():
+            return cast(parts[0], e.dtype)
+        case Bitcast():
+            return Bitcast(parts[0], e.dtype)
+        case Reduce():
+            return Reduce(e.kind, parts[0], e.axes)
+        case _:
+            return e
 
 
 def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:

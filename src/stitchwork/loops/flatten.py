@@ -51,11 +51,15 @@ def _drop_units(stage: Stage, keep: Axis | None) -> Stage:
             kept = tuple(a for a in e.axes if a not in gone)
             return Reduce(e.kind, body, kept) if kept else body
         if isinstance(e, Reduce):
-            return Reduce(e.kind, transform(e.body, leaf, memo), tuple(a for a in e.axes if a not in gone) or e.axes[:1])
+            return Reduce(
+                e.kind, transform(e.body, leaf, memo), tuple(a for a in e.axes if a not in gone) or e.axes[:1]
+            )
         return gone.get(e)
 
     memo: dict[Expr, Expr] = {}
-    if any(isinstance(e, Reduce) and e.kind.startswith("arg") and all(a in gone for a in e.axes) for e in walk(stage.value)):
+    if any(
+        isinstance(e, Reduce) and e.kind.startswith("arg") and all(a in gone for a in e.axes) for e in walk(stage.value)
+    ):
         gone = {a: z for a, z in gone.items() if a in stage.axes}
     value = transform(stage.value, leaf, memo)
     index = stage.index or stage.axes
@@ -122,5 +126,3 @@ def _renamed(form: Affine, merged: dict[Axis, Axis]) -> Affine:
         if axis not in merged:
             terms[axis] = c
     return Affine(terms, form.constant)
-
-

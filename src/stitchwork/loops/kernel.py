@@ -157,8 +157,12 @@ def launches(instructions: list[Instruction]) -> list[Launch]:
     found: list[Launch] = []
     for i in instructions:
         match i:
-            case Launch(): found.append(i)
-            case Branch(): found += launches(i.then) + launches(i.otherwise)
-            case Loop(): found += launches(i.head) + launches(i.body)
-            case _: pass
+            case Launch():
+                found.append(i)
+            case Branch():
+                found += launches(i.then) + launches(i.otherwise)
+            case Loop():
+                found += launches(i.head) + launches(i.body)
+            case _:
+                pass
     return found

@@ -116,19 +116,26 @@ def _all_storages(instructions: list[Instruction]) -> list[Storage]:
     found: list[Storage] = []
     for i in instructions:
         match i:
-            case Branch(): found += [i.predicate, *_all_storages(i.then), *_all_storages(i.otherwise)]
-            case Loop(): found += [i.predicate, *_all_storages(i.head), *_all_storages(i.body)]
-            case _: found += storages_of(i)
+            case Branch():
+                found += [i.predicate, *_all_storages(i.then), *_all_storages(i.otherwise)]
+            case Loop():
+                found += [i.predicate, *_all_storages(i.head), *_all_storages(i.body)]
+            case _:
+                found += storages_of(i)
     return found
 
 
 def storages_of(instruction: Instruction) -> list[Storage]:
     """Every storage that an instruction without a list of its own touches."""
     match instruction:
-        case Launch(): return kernel_storages(instruction.kernel)
-        case Copy(): return [instruction.source, instruction.target]
-        case Bind(): return [instruction.source]
-        case _: return []
+        case Launch():
+            return kernel_storages(instruction.kernel)
+        case Copy():
+            return [instruction.source, instruction.target]
+        case Bind():
+            return [instruction.source]
+        case _:
+            return []
 
 
 def kernel_storages(kernel: Kernel) -> list[Storage]:

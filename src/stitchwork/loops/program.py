@@ -58,12 +58,24 @@ class _Lowering:
             source = self.storage(value)
             if source is not output:
                 instructions.append(Copy(source, output))
-        symbols = sorted({s for v in body.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.module.bounds))
+        symbols = sorted(
+            {s for v in body.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.module.bounds)
+        )
         constants = list(self.constants.values())
         variables = list(self.variables.values())
         guards = list(self.module.guards.values())
-        return Program(instructions, inputs, outputs, constants, variables, self.temporaries, symbols, guards,
-                       dict(self.module.bounds), self.notes)
+        return Program(
+            instructions,
+            inputs,
+            outputs,
+            constants,
+            variables,
+            self.temporaries,
+            symbols,
+            guards,
+            dict(self.module.bounds),
+            self.notes,
+        )
 
     # --- values and memory ------------------------------------------------------------------------------------------
     def resolve(self, value: Value) -> Value:
@@ -96,9 +108,9 @@ class _Lowering:
         return Buffer(value.dtype, value.shape, self.storage(value))
 
     # --- blocks -------------------------------------------------------------------------------------------------------
-    def block(self, block: Block, sinks: dict[Value, Storage]) -> list[Instruction]:
+    def block(self, block: Block, sinks: dict[Value, Storage], owns_arguments: bool = False) -> list[Instruction]:
         """Instructions of a block; `sinks` says where results that this block computes should go."""
-        stitcher = BlockStitcher(block, self.routine, self.resolve, self.notes)
+        stitcher = BlockStitcher(block, self.routine, self.resolve, self.notes, owns_arguments)
         groups = stitcher.run()
         made: list[Instruction] = []
         for group in groups:
@@ -112,10 +124,17 @@ class _Lowering:
             elif last.operation.regions:
                 made += self._control(last.operation, sinks)
             elif constant_array(last.value) is None:
+                if last.operation in stitcher.overwritten:
+                    self._overwrite(last.operation)
                 self._outputs(group, sinks)
                 made += [Launch(k) for k in self._kernels(group)]
                 made += self._binds(last.operation)
         return made
+
+    def _overwrite(self, operation: Operation) -> None:
+        """The result of an update in place is its operand's memory."""
+        assert operation.op.overwrites is not None
+        self.storages[operation.results[0]] = self.storage(operation.operands[operation.op.overwrites])
 
     def _outputs(self, group: Group, sinks: dict[Value, Storage]) -> None:
         for value in group.roots[-1].operation.results if group.roots[-1].expr is None else (group.roots[-1].value,):
@@ -125,15 +144,21 @@ class _Lowering:
     def _binds(self, operation: Operation) -> list[Instruction]:
         """Sizes that only the run tells: an op with such a result gives its count as a further result."""
         symbols = {s for v in operation.results for n in v.shape for s in dims.symbols_of(n)} & set(self.module.bounds)
-        own = [s for s in symbols if s not in {x for v in operation.operands for n in v.shape for x in dims.symbols_of(n)}]
+        own = [
+            s for s in symbols if s not in {x for v in operation.operands for n in v.shape for x in dims.symbols_of(n)}
+        ]
         return [Bind(s, self.storage(operation.results[-1])) for s in own]
 
-    def _read(self, operation: Operation, stitcher: BlockStitcher, groups: list[Group], made: list[Instruction]) -> None:
+    def _read(
+        self, operation: Operation, stitcher: BlockStitcher, groups: list[Group], made: list[Instruction]
+    ) -> None:
         """A read shares the variable's memory, unless something uses it after a write that it comes before."""
         name = getattr(operation.op, "variable")  # noqa: B009
         variable, value = self.variables[name], operation.results[0]
         write = first_write(stitcher.block, name, stitcher.position[operation])
-        last = max((stitcher.position[g.roots[-1].operation] for g in groups if _uses(g, value, self.resolve)), default=-1)
+        last = max(
+            (stitcher.position[g.roots[-1].operation] for g in groups if _uses(g, value, self.resolve)), default=-1
+        )
         escapes = any(self.resolve(v) is value for v in stitcher.block.results)
         if write is None or (last < write and not escapes):
             self.storages[value] = variable
@@ -191,10 +216,24 @@ class _Lowering:
         def leaf(e: Expr) -> Expr | None:
             return accumulator[e.index] if isinstance(e, Load) and e.buffer.key is producer.value else None
 
-        value = accumulator[axes] if root is producer else self._place(transform(root.expr or accumulator[axes], leaf), local)
+        value = (
+            accumulator[axes]
+            if root is producer
+            else self._place(transform(root.expr or accumulator[axes], leaf), local)
+        )
         workspaces = [self.temporary(t, "workspace") for t in group.routine.workspaces]
-        return RoutineKernel(group.routine, operation, operands, self.buffer(root.value), axes, accumulator, value, workspaces,
-                             name, [o for r in group.roots for o in r.operations])
+        return RoutineKernel(
+            group.routine,
+            operation,
+            operands,
+            self.buffer(root.value),
+            axes,
+            accumulator,
+            value,
+            workspaces,
+            name,
+            [o for r in group.roots for o in r.operations],
+        )
 
     def _nest(self, operation: Operation, name: str) -> NestKernel:
         builder = Builder()
@@ -217,7 +256,9 @@ class _Lowering:
         return [Branch(self.storage(operation.operands[0]), arms[0], arms[1])]
 
     def _arm(self, region: Block, operation: Operation) -> list[Instruction]:
-        pairs = [(v, self.storages[r]) for v, r in zip(region.results, operation.results, strict=True) if not r.is_token]
+        pairs = [
+            (v, self.storages[r]) for v, r in zip(region.results, operation.results, strict=True) if not r.is_token
+        ]
         sinks: dict[Value, Storage] = {}
         for value, target in pairs:
             sinks.setdefault(self.resolve(value), target)
@@ -232,11 +273,15 @@ class _Lowering:
         head = self.block(before, {})
         predicate, *results = (self.storage(v) for v in before.results)
         self.storages.update(zip(after.arguments, results, strict=True))
-        body = self.block(after, {})
+        body = self.block(after, {}, owns_arguments=self._are_own(results))
         following = [self.storage(v) for v in after.results]
         body += self._parallel_copies(following, carried)
         self.storages.update(zip(operation.results, results, strict=True))
         return [*made, Loop(head, predicate, body)]
+
+    def _are_own(self, results: list[Storage]) -> bool:
+        """True where a loop's carried values are memory of the loop alone, each its own."""
+        return all(s.kind == "temporary" for s in results) and len(set(map(id, results))) == len(results)
 
     def _parallel_copies(self, sources: list[Storage], targets: list[Storage]) -> list[Instruction]:
         """targets[k] = sources[k] for all k at once."""

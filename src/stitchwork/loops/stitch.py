@@ -15,7 +15,20 @@ from typing import Any
 from stitchwork.ir import dims
 from stitchwork.ir.graph import Block, Operation, Value, constant_array
 from stitchwork.loops.affine import affine, view_index
-from stitchwork.loops.expr import Axis, Buffer, Call, Const, Expr, Load, Reduce, axes_for, children, loads, transform, walk
+from stitchwork.loops.expr import (
+    Axis,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    axes_for,
+    children,
+    loads,
+    transform,
+    walk,
+)
 from stitchwork.loops.kernel import Stage
 from stitchwork.loops.tiling import tile_group
 
@@ -63,9 +76,11 @@ class BlockStitcher:
     """Decides for one block. `resolve` follows aliases to the value that owns the memory."""
 
     def __init__(
-        self, block: Block, routine: Routine, resolve: Callable[[Value], Value], notes: list[str]
+        self, block: Block, routine: Routine, resolve: Callable[[Value], Value], notes: list[str], owns_arguments: bool
     ) -> None:
+        """owns_arguments: the block's arguments are memory that it may overwrite once it needs them no more."""
         self.block, self.routine, self.resolve, self.notes = block, routine, resolve, notes
+        self.owns_arguments = owns_arguments
         self.position = {o: k for k, o in enumerate(block.operations)}
         self.local = {v for o in block.operations for v in o.results}
         self.forms: dict[Value, tuple[tuple[Axis, ...], Expr]] = {}
@@ -74,15 +89,44 @@ class BlockStitcher:
         self.inlined: set[Value] = set()
         self.users: dict[Value, list[Value]] = {}
         self.ends: dict[Value, frozenset[Value]] = {}
+        self.overwritten: set[Operation] = set()  # updates that may be made in place
         self._memo: dict[Any, Expr] = {}
         self._cost: dict[Value, float] = {}
 
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
+        self.overwritten = self._updates_in_place()
         self._forms()
         self._decide_inlining()
         self._build_roots()
         return self._group()
+
+    def _updates_in_place(self) -> set[Operation]:
+        """Updates whose operand nothing else needs: they write into its memory."""
+        candidates = [o for o in self.block.operations if o.op.overwrites is not None and o.op.has("loops")]
+        if not candidates:
+            return set()
+        uses: dict[Value, list[Operation | None]] = {self.resolve(v): [None] for v in self.block.results}
+        for operation in self.block.operations:
+            if is_alias(operation):
+                continue
+            for v in {self.resolve(v) for v in operation.operands}.union(
+                *(map(self.resolve, free_values(r)) for r in operation.regions)
+            ):
+                uses.setdefault(v, []).append(operation)
+        return {o for o in candidates if self._may_overwrite(o, uses)}
+
+    def _may_overwrite(self, operation: Operation, uses: dict[Value, list[Operation | None]]) -> bool:
+        which = operation.op.overwrites
+        assert which is not None
+        owner = self.resolve(operation.operands[which])
+        if uses.get(owner) != [operation] or owner.block is not self.block:
+            return False
+        if sum(self.resolve(v) is owner for v in operation.operands) != 1:
+            return False
+        if owner.op is None:
+            return self.owns_arguments
+        return not owner.op.op.effect and constant_array(owner) is None and not owner.op.regions
 
     # --- what can be an expression ---------------------------------------------------------------------------------
     def _forms(self) -> None:
@@ -95,6 +139,8 @@ class BlockStitcher:
                 view = _view(operation)
                 if view is not None:
                     self.forms[operation.results[0]] = view
+                continue
+            if operation in self.overwritten:
                 continue
             routine = self.routine(operation) if op.library else None
             if routine is not None:
@@ -303,7 +349,9 @@ class BlockStitcher:
                 taken.add(candidate.value)
             else:
                 rejected.add(candidate.value)
-                self.notes.append(f"{describe(candidate.operation)} kept apart from {describe(root.operation)}: regions do not tile")
+                self.notes.append(
+                    f"{describe(candidate.operation)} kept apart from {describe(root.operation)}: regions do not tile"
+                )
         return members
 
     def _candidate(self, members: list[Root], taken: set[Value], rejected: set[Value]) -> Root | None:

@@ -87,7 +87,9 @@ def _follow_sizes(op: Op, types: tuple[Any, ...], grouped: Sequence[Any], result
     """Note what integer results hold symbolically."""
     if len(results) != 1 or results[0].is_token or results[0].dtype.kind not in "iub" or not op.has("shape_value"):
         return
-    contents = [tuple(v.content for v in p) if isinstance(p, tuple) else None if p is None else p.content for p in grouped]
+    contents = [
+        tuple(v.content for v in p) if isinstance(p, tuple) else None if p is None else p.content for p in grouped
+    ]
     results[0].content = op.shape_value(types, *contents)
 
 
@@ -96,7 +98,7 @@ def _bind(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     names = [n for n, s in cls.operands.items() if not s.token]
     attributes = cls.attributes()
     kwargs = {k: v for k, v in kwargs.items() if k != "name" or "name" in attributes}
-    order = [*names, *attributes]
+    order = list(signature(cls).parameters)
     if len(args) > len(order):
         raise OpError(cls.name, "too many arguments", expected=_signature(cls), got=f"{len(args)} positional arguments")
     given = dict(zip(order, args, strict=False))
@@ -145,13 +147,21 @@ def _module_of(cls: type[Op], grouped: Sequence[Any]) -> Module:
             if module is None:
                 continue
             if found is not None and module is not found:
-                raise GraphError(cls.name, "operands belong to different graphs", expected="tensors of one graph",
-                                 hint="build the whole computation in one Graph, or feed one graph's result to the other")
+                raise GraphError(
+                    cls.name,
+                    "operands belong to different graphs",
+                    expected="tensors of one graph",
+                    hint="build the whole computation in one Graph, or feed one graph's result to the other",
+                )
             found = module
     found = found or current_module()
     if found is None:
-        raise GraphError(cls.name, "no operand is a tensor of a graph", expected="at least one tensor",
-                         hint="call the method of a Graph, or use the function inside one decorated with sw.function")
+        raise GraphError(
+            cls.name,
+            "no operand is a tensor of a graph",
+            expected="at least one tensor",
+            hint="call the method of a Graph, or use the function inside one decorated with sw.function",
+        )
     return found
 
 
@@ -202,7 +212,15 @@ def _array_dtype(x: Any) -> DType:
 
 def _with_number(dtype: DType | None, number: Any) -> DType:
     """The dtype of an op between a tensor and a Python number: the tensor's, unless the number is of a higher kind."""
-    kind = "b" if isinstance(number, bool) else "i" if isinstance(number, int) else "f" if isinstance(number, float) else "c"
+    kind = (
+        "b"
+        if isinstance(number, bool)
+        else "i"
+        if isinstance(number, int)
+        else "f"
+        if isinstance(number, float)
+        else "c"
+    )
     default = {"b": dtypes.bool_, "i": dtypes.int32, "f": dtypes.float32, "c": dtypes.complex64}[kind]
     if dtype is None:
         return default
@@ -217,8 +235,11 @@ def _as_value(cls: type[Op], name: str, spec: Operand, x: Any, dtype: DType | No
         x = x.read_in(module)
     if isinstance(x, Value):
         if not x.block.encloses(module.block):
-            raise GraphError(cls.name, f"`{name}` is a tensor made inside a block that has ended",
-                             hint="return it from the block (if_else, for_loop, while_loop) and use the result")
+            raise GraphError(
+                cls.name,
+                f"`{name}` is a tensor made inside a block that has ended",
+                hint="return it from the block (if_else, for_loop, while_loop) and use the result",
+            )
         if dtype is not None and cls.promotes and not x.is_token and x.dtype is not dtype:
             return build(REGISTRY["cast"], [x], {"dtype": dtype}, module)
         return x
@@ -233,7 +254,9 @@ def as_array(op: str, name: str, x: Any, dtype: DType | None) -> np.ndarray[Any,
         array = np.asarray(x)
         own = dtypes.as_dtype(array.dtype)
     except (TypeError, ValueError) as e:
-        raise OpError(op, f"`{name}` is not a tensor", expected="a tensor, array or number", got=f"{type(x).__name__}: {e}") from None
+        raise OpError(
+            op, f"`{name}` is not a tensor", expected="a tensor, array or number", got=f"{type(x).__name__}: {e}"
+        ) from None
     if isinstance(x, np.ndarray | np.generic):
         target = dtype if dtype is not None and dtypes.promote(own, dtype) is dtype else own
     else:

@@ -44,7 +44,9 @@ class Operand:
     token: bool = False
 
 
-def operand(dims: str = "...", dtypes: str = "float", same: str = "T", *, optional: bool = False, variadic: bool = False) -> Any:
+def operand(
+    dims: str = "...", dtypes: str = "float", same: str = "T", *, optional: bool = False, variadic: bool = False
+) -> Any:
     """Declare an operand: see Operand."""
     return Operand(dims, dtypes, same, optional, variadic)
 
@@ -104,6 +106,9 @@ class Op:
     library: ClassVar[tuple[Lib, ...]] = ()
     promotes: ClassVar[bool] = False  # operands of one `same` letter are converted to a common dtype
     effect: ClassVar[str] = ""  # "" pure, "read" of a variable, "write" of one
+    overwrites: ClassVar[int | None] = (
+        None  # the operand that `loops` can overwrite: then it is given as the result, too
+    )
     internal: ClassVar[bool] = False  # made by the compiler only: no function, no Graph method
     synonyms: ClassVar[dict[str, str]] = {}  # other spellings of arguments, as in {"axis": "axes"}
     alias: ClassVar[bool] = False  # the result is the first operand's elements in their order: no copy is needed
@@ -258,17 +263,30 @@ def check_operands(op: type[Op], grouped: Sequence[Any], module: Module | None) 
         accepted = dtypes.group(spec.dtypes)
         for label, each in _each(n, t):
             if each.dtype not in accepted:
-                raise OpError(op.name, f"`{label}` has dtype {each.dtype}", expected=f"one of {_compact(spec.dtypes)}", got=got)
+                raise OpError(
+                    op.name, f"`{label}` has dtype {each.dtype}", expected=f"one of {_compact(spec.dtypes)}", got=got
+                )
             if spec.same:
                 first, owner = letters.setdefault(spec.same, (each.dtype, label))
                 if first is not each.dtype:
-                    raise OpError(op.name, f"`{owner}` and `{label}` differ in dtype", expected=f"{label}: {first}", got=got,
-                                  hint="convert one with cast")
+                    raise OpError(
+                        op.name,
+                        f"`{owner}` and `{label}` differ in dtype",
+                        expected=f"{label}: {first}",
+                        got=got,
+                        hint="convert one with cast",
+                    )
             _check_dims(op.name, label, spec, each, sizes, got, module)
 
 
 def _check_dims(
-    op: str, label: str, spec: Operand, t: TensorType, sizes: dict[str, tuple[Size, str]], got: str, module: Module | None
+    op: str,
+    label: str,
+    spec: Operand,
+    t: TensorType,
+    sizes: dict[str, tuple[Size, str]],
+    got: str,
+    module: Module | None,
 ) -> None:
     names = spec.dims.split()
     if names == ["..."]:
@@ -282,8 +300,13 @@ def _check_dims(
         position = f"{label}[{t.rank - len(names) + i}]"
         first, owner = sizes.setdefault(d, (size, position))
         if not require_equal(op, first, size, f"{owner} == {position}", module):
-            raise OpError(op, f"dimension `{d}` differs between operands", expected=f"{owner} == {position}", got=got,
-                          hint=f"{label} is laid out ({spec.dims})")
+            raise OpError(
+                op,
+                f"dimension `{d}` differs between operands",
+                expected=f"{owner} == {position}",
+                got=got,
+                hint=f"{label} is laid out ({spec.dims})",
+            )
 
 
 def _each(name: str, t: Any) -> list[tuple[str, TensorType]]:
@@ -336,8 +359,12 @@ def broadcast_shapes(op: str, *shapes: tuple[Size, ...]) -> tuple[Size, ...]:
             if size == n or n == 1 or size == 1:
                 size = n if size == 1 else size
             elif isinstance(size, int) and isinstance(n, int):
-                raise OpError(op, "shapes do not broadcast", expected="each dim equal, or 1 in one of them",
-                              got="  ".join(f"[{', '.join(map(str, s))}]" for s in shapes))
+                raise OpError(
+                    op,
+                    "shapes do not broadcast",
+                    expected="each dim equal, or 1 in one of them",
+                    got="  ".join(f"[{', '.join(map(str, s))}]" for s in shapes),
+                )
             else:
                 _guard(op, f"broadcast of dim {d - rank}", "fits", size, n, None)
                 size = dims.broadcast(size, n)

@@ -132,9 +132,12 @@ class Power(NumberBinary, name="power", aliases=("pow",), operator="pow"):
         if exponent is None or exponent.size != 1 or b.rank > a.rank:
             return None
         match complex(exponent.reshape(())):
-            case 1: return a
-            case 2: return a * a
-            case _: return None
+            case 1:
+                return a
+            case 2:
+                return a * a
+            case _:
+                return None
 
     def vjp(self, ct: Value, a: Value, b: Value) -> tuple[Value, Value]:
         for_base = F.select(F.equal(b, 0), 0, ct * b * F.power(a, b - 1))

@@ -133,13 +133,17 @@ def for_loop(
     if body is None:
         raise GraphError("for_loop", "`body` is missing", expected="body(index, *carried)")
     if (iterations is None) == (upper is None):
-        raise GraphError("for_loop", "the range is not clear", expected="`iterations`, or `upper` with `lower` and `step`")
+        raise GraphError(
+            "for_loop", "the range is not clear", expected="`iterations`, or `upper` with `lower` and `step`"
+        )
     bounds = [0 if lower is None else lower, iterations if upper is None else upper, 1 if step is None else step]
     values = _as_list(initial)
     module = _module("for_loop", *bounds, *values)
     carried = _values("for_loop", "initial", values, module)
     dtype = dtypes.int64 if any(getattr(b, "dtype", None) in (dtypes.int64, np.int64) for b in bounds) else dtypes.int32
-    limits = tuple(scalar("for_loop", n, b, dtype, module) for n, b in zip(("lower", "upper", "step"), bounds, strict=True))
+    limits = tuple(
+        scalar("for_loop", n, b, dtype, module) for n, b in zip(("lower", "upper", "step"), bounds, strict=True)
+    )
     index: Type = TensorType(dtype, ())
     region, _ = _trace("for_loop", "body", module, body, (index, *_types_of(carried)))
     _fit_results("for_loop", "`body` must return values of the types of `initial`", _types_of(carried), region)
@@ -166,7 +170,9 @@ def _as_list(x: Any) -> list[Any]:
 
 def _split_before(made: Any) -> tuple[Any, Any]:
     if not isinstance(made, tuple) or len(cast("tuple[Any, ...]", made)) != 2:
-        raise GraphError("while_loop", "`before` did not return two things", expected="(predicate, results)", got=repr(made))
+        raise GraphError(
+            "while_loop", "`before` did not return two things", expected="(predicate, results)", got=repr(made)
+        )
     return cast("tuple[Any, Any]", made)
 
 
@@ -188,7 +194,9 @@ def scalar(op: str, what: str, x: Any, dtype: DType | None, module: Module) -> V
     value = as_value(op, what, x, dtype, module)
     if value.rank:
         if any(n != 1 for n in value.shape):
-            raise OpError(op, f"`{what}` has more than one element", expected="a tensor with one element", got=str(value.type))
+            raise OpError(
+                op, f"`{what}` has more than one element", expected="a tensor with one element", got=str(value.type)
+            )
         value = F.reshape(value, ())
     if dtype is not None and value.dtype is not dtype:
         if not value.dtype.is_integer:
@@ -232,16 +240,27 @@ def _fit_results(op: str, problem: str, expected: tuple[Type, ...], region: Bloc
         return
     with building(region.module), region.module.inside(region):
         if len(got) != len(expected) or not all(_may_agree(op, g, e) for g, e in zip(got, expected, strict=True)):
-            raise GraphError(op, problem, expected=f"({', '.join(map(str, expected))})", got=f"({', '.join(map(str, got))})",
-                             hint="sizes cannot change from one iteration or branch to another" if len(expected) == len(got) else "")
+            raise GraphError(
+                op,
+                problem,
+                expected=f"({', '.join(map(str, expected))})",
+                got=f"({', '.join(map(str, got))})",
+                hint="sizes cannot change from one iteration or branch to another" if len(expected) == len(got) else "",
+            )
         pairs = zip(region.results, expected, strict=True)
-        region.results = tuple(v if v.type == t or isinstance(t, TokenType) else F.reshape(v, t.shape) for v, t in pairs)
+        region.results = tuple(
+            v if v.type == t or isinstance(t, TokenType) else F.reshape(v, t.shape) for v, t in pairs
+        )
 
 
 def _may_agree(op: str, got: Type, expected: Type) -> bool:
     if got == expected:
         return True
-    if isinstance(got, TokenType) or isinstance(expected, TokenType) or (got.dtype, got.rank) != (expected.dtype, expected.rank):
+    if (
+        isinstance(got, TokenType)
+        or isinstance(expected, TokenType)
+        or (got.dtype, got.rank) != (expected.dtype, expected.rank)
+    ):
         return False
     sizes = enumerate(zip(got.shape, expected.shape, strict=True))
     return all(require_equal(op, m, n, f"dim {d} is the same in each iteration or branch") for d, (m, n) in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,13 @@ def start_position(x: Buffer, start: Buffer, size: Shape, d: int) -> Expr:
 
 def _clamped(x: Array, start: Array, size: Sequence[Any]) -> list[int]:
     return [min(max(int(s), 0), n - int(m)) for s, n, m in zip(start, x.shape, size, strict=True)]
+
+
+def write_region(b: Any, out: Buffer, update: Buffer, place: Callable[[tuple[Axis, ...]], tuple[Expr, ...]]) -> None:
+    """Write every element of `update` to its place in `out`, along rows in vectors."""
+    with b.nest(update.shape[:-1], "serial") as outer, b.nest(update.shape[-1:], "vector") as inner:
+        at = (*outer, *inner)
+        b.store(out, place(at), update[at])
 
 
 class SliceStartSize(Op, name="slice_start_size", aliases=("dynamic_slice",)):
@@ -160,6 +167,7 @@ class DynamicUpdateSlice(Op, name="dynamic_update_slice"):
     update: Operand = operand("...", "any")
     start: Operand = operand("rank", "int", same="I")
     promotes = True
+    overwrites = 0
 
     def infer(self, x: TensorType, update: TensorType, start: TensorType) -> TensorType:
         if update.rank != x.rank:
@@ -178,6 +186,10 @@ class DynamicUpdateSlice(Op, name="dynamic_update_slice"):
         here = inside(index, update.shape)
         new = update.at(*index, boundary="constant", fill=fill_of(x.dtype, 0))
         return new if here is None else where(here, new, x[out])
+
+    def loops(self, b: Any, outs: tuple[Buffer, ...], x: Buffer, update: Buffer, start: Buffer) -> None:
+        first = [b.let(start_position(x, start, update.shape, d), "start") for d in range(x.rank)]
+        write_region(b, outs[0], update, lambda at: tuple(f + i for f, i in zip(first, at, strict=True)))
 
     def vjp(self, ct: Value, x: Value, update: Value, start: Value) -> tuple[Value, Value, None]:
         kept = F.dynamic_update_slice(ct, filled(ct, update.shape), start)

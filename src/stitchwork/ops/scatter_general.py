@@ -77,11 +77,14 @@ class ScatterGeneral(Op, name="scatter_general", internal=True):
         combine(made, tuple(p[ok] for p in at), updates[ok], self.mode)
         return made
 
+    overwrites = 0
+
     def loops(self, b: Any, outs: tuple[Buffer, ...], x: Buffer, indices: Buffer, updates: Buffer) -> None:
         (out,) = outs
         numbers = self.numbers(x.rank)
-        with b.nest(x.shape, "parallel") as at:
-            b.store(out, at, x[at])
+        if out.key is not x.key:
+            with b.nest(x.shape, "parallel") as at:
+                b.store(out, at, x[at])
         # Batches write to elements of their own; windows of different index vectors may meet, elements of one do not.
         outer = numbers.outer(updates.rank)
         places = [d - (d > self.index_vector_dim) for d in self.scatter_indices_batching_dims]

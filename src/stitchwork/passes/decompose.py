@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stitchwork.ir.dtypes import bool_, int64
-from stitchwork.ir.graph import Module, Operation, Value
+from stitchwork.ir.graph import Module, Operation, Value, constant_array
 from stitchwork.ir.rewrite import Rewriter
 from stitchwork.ir.types import TensorType
-from stitchwork.ops._build import F
+from stitchwork.ops._build import F, constant
 from stitchwork.ops._op import building, require_equal
 from stitchwork.ops.control_flow import ForLoop, WhileLoop
 from stitchwork.passes.base import PassResult
@@ -52,10 +54,12 @@ class _Decomposer(Rewriter):
         """Count k from 0 in i64, so that no index can overflow; the index is lower + k * step."""
         lower, upper, step = (F.cast(v, int64) for v in operands[:3])
         carried = operands[3:]
-        rounds = (upper - lower + step - 1) // F.maximum(step, 1)
-        total = F.select(step > 0, rounds, 0)
+        total = (upper - lower + step - 1) // F.maximum(step, 1)
+        known = constant_array(operands[2])
+        if known is None or known <= 0:
+            total = F.select(step > 0, total, 0)
         block = self.target.block
-        start = F.cast(F.select(step > 0, 0, 0), int64)
+        start = constant(self.target, np.zeros((), np.int64))
         types = (TensorType(int64, ()), *(v.type for v in carried))
         head = self.target.new_block(block)
         arguments = [head.add_argument(t) for t in types]

@@ -39,7 +39,9 @@ def _fold(operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value] 
         return None
     known = [a for a in arrays if a is not None]
     size = sum(_elements(v) for v in operation.results)
-    if size > max(_GROWTH, 2 * max((a.size for a in known), default=0)) or any(_symbolic(op, a) for a in op.attributes()):
+    if size > max(_GROWTH, 2 * max((a.size for a in known), default=0)) or any(
+        _symbolic(op, a) for a in op.attributes()
+    ):
         return None
     with np.errstate(all="ignore"):
         made = op.numpy(*op.group(known))
@@ -59,5 +61,3 @@ def _symbolic(op: object, attribute: str) -> bool:
     value = getattr(op, attribute)
     parts = value if isinstance(value, tuple) else (value,)
     return any(isinstance(p, dims.Dim) for p in parts)
-
-

@@ -30,5 +30,7 @@ def _simplified(operation: Operation, operands: tuple[Value, ...]) -> Sequence[V
     made = op.simplify(*given)
     if made is None:
         return None
-    assert made.type == operation.results[0].type, f"{op.name} simplifies to {made.type}, not {operation.results[0].type}"
+    assert made.type == operation.results[0].type, (
+        f"{op.name} simplifies to {made.type}, not {operation.results[0].type}"
+    )
     return [made]

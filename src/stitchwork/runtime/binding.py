@@ -75,15 +75,23 @@ class Binder:
             a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
             holds = a == b or (g.relation == ">=" and a >= b) or (g.relation == "fits" and 1 in (a, b))
             if not holds:
-                relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[g.relation]
-                raise FeedError(g.op, g.what, expected=relation, got=f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}"),
-                                hint=f"op made at {g.location}" if g.location else "")
+                relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[
+                    g.relation
+                ]
+                raise FeedError(
+                    g.op,
+                    g.what,
+                    expected=relation,
+                    got=f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}"),
+                    hint=f"op made at {g.location}" if g.location else "",
+                )
 
 
 def bind_symbols(types: Sequence[TensorType], shapes: Shapes, names: Sequence[str]) -> dict[str, int]:
     """The sizes of symbols that make the input types these shapes. Raises FeedError where none do."""
     symbols: dict[str, int] = {}
     owners: dict[str, str] = {}
+    composite: list[tuple[Dim, int, str]] = []
     for number, (type_, shape) in enumerate(zip(types, shapes, strict=True)):
         label = f"`{names[number]}`" if names[number] else str(number)
         if len(shape) != type_.rank:
@@ -94,15 +102,41 @@ def bind_symbols(types: Sequence[TensorType], shapes: Shapes, names: Sequence[st
                     raise _wrong("size", label, type_, shape)
                 continue
             symbol = str(declared)
+            if dims.symbols_of(declared) != {symbol}:
+                composite.append((declared, n, f"dim {d} of input {label}"))
+                continue
             if symbols.setdefault(symbol, n) != n:
-                raise FeedError("run", f"size `{symbol}` differs between inputs", expected=f"{symbols[symbol]}, as in {owners[symbol]}",
-                                got=f"{n} in dim {d} of input {label}", hint="dims with one name must have one size")
+                raise FeedError(
+                    "run",
+                    f"size `{symbol}` differs between inputs",
+                    expected=f"{symbols[symbol]}, as in {owners[symbol]}",
+                    got=f"{n} in dim {d} of input {label}",
+                    hint="dims with one name must have one size",
+                )
             owners.setdefault(symbol, f"dim {d} of input {label}")
+    for declared, n, where in composite:
+        unknown = dims.symbols_of(declared) - set(symbols)
+        if unknown:
+            raise FeedError(
+                "run",
+                f"size `{declared}` cannot be solved for {', '.join(sorted(unknown))}",
+                got=f"{n} in {where}",
+                hint="give an input one of whose dims is that size itself",
+            )
+        if dims.evaluate(declared, symbols) != n:
+            raise FeedError(
+                "run",
+                f"size `{declared}` does not fit the other inputs",
+                got=f"{n} in {where}",
+                expected=str(dims.evaluate(declared, symbols)),
+            )
     return symbols
 
 
 def _wrong(what: str, label: str, type_: TensorType, shape: tuple[int, ...]) -> FeedError:
-    return FeedError("run", f"input {label} has the wrong {what}", expected=str(type_), got=f"shape [{', '.join(map(str, shape))}]")
+    return FeedError(
+        "run", f"input {label} has the wrong {what}", expected=str(type_), got=f"shape [{', '.join(map(str, shape))}]"
+    )
 
 
 def compile_sizes(sizes: Sequence[Size], symbols: Sequence[str]) -> Callable[..., tuple[int, ...]]:

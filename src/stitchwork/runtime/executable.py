@@ -51,31 +51,53 @@ class NativeProgram:
         program = compiled.planned.program
         store.ensure(module)
         self.inputs, self.outputs = program.inputs, program.outputs
-        self.binder = Binder(program.inputs, program.outputs, program.symbols, compiled.planned.arena.sizes,
-                             compiled.code.scratch_bytes, program.guards, program.bounds, pool.threads)
+        self.binder = Binder(
+            program.inputs,
+            program.outputs,
+            program.symbols,
+            compiled.planned.arena.sizes,
+            compiled.code.scratch_bytes,
+            program.guards,
+            program.bounds,
+            pool.threads,
+        )
         self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
         self._constants = [_aligned(cast("Array", s.array)) for s in compiled.code.constants]
-        self._fixed = [*(address_of(store.arrays[s.name]) for s in program.variables), *map(address_of, self._constants)]
+        self._fixed = [
+            *(address_of(store.arrays[s.name]) for s in program.variables),
+            *map(address_of, self._constants),
+        ]
         self._lock = store.lock if program.variables else None
         self._entry = _Entry(compiled.entry)
         self._arenas: list[Array] = []
 
     def run(self, feeds: Sequence[Any]) -> list[Array]:
         """Results for inputs given in order. Raises FeedError for inputs that do not fit."""
-        arrays = [x if type(x) is np.ndarray and x.dtype == d and x.flags.c_contiguous else self._convert(k, x)
-                  for k, (x, d) in enumerate(zip(feeds, self._dtypes, strict=True))]
+        arrays = [
+            x if type(x) is np.ndarray and x.dtype == d and x.flags.c_contiguous else self._convert(k, x)
+            for k, (x, d) in enumerate(zip(feeds, self._dtypes, strict=True))
+        ]
         shapes = tuple([a.shape for a in arrays])
         bound = self.bounds.get(shapes)
         if bound is None:
             bound = self.binder.bind(shapes)
             self.bounds.put(shapes, bound)
-        results = [np.empty(shape, dtype) for shape, dtype in zip(bound.outputs, self._output_dtypes, strict=True)]
+        try:
+            results = [np.empty(shape, dtype) for shape, dtype in zip(bound.outputs, self._output_dtypes, strict=True)]
+        except (MemoryError, ValueError):  # NumPy's ways to say that an array is too large
+            raise self._no_room(bound) from None
         io = array("Q", [*map(address_of, arrays), *map(address_of, results), *self._fixed])
         arena = self._take_arena(bound.arena_bytes)
         start = address_of(arena)
-        call = (io.buffer_info()[0], bound.plan_address, start + (-start) % 64, self.pool.handle, self.pool.parallel_for_address)
+        call = (
+            io.buffer_info()[0],
+            bound.plan_address,
+            start + (-start) % 64,
+            self.pool.handle,
+            self.pool.parallel_for_address,
+        )
         if self._lock is None:
             status = self._entry(*call)
         else:
@@ -90,11 +112,22 @@ class NativeProgram:
         try:
             arena = self._arenas.pop()
         except IndexError:
-            return np.empty(size + 64, np.uint8)
+            return _allocate(size + 64)
         if arena.nbytes >= size + 64:
             return arena
         del self._arenas[_ARENAS:]
-        return np.empty(size + 64, np.uint8)
+        return _allocate(size + 64)
+
+    def _no_room(self, bound: Bound) -> ExecutionError:
+        """Why the results could not be made: the largest of them."""
+        made = [
+            (s.type.with_shape(shape), s.name or f"{k}")
+            for k, (s, shape) in enumerate(zip(self.outputs, bound.outputs, strict=True))
+        ]
+        type_, label = max(made, key=lambda m: _bytes(m[0]))
+        return ExecutionError(
+            "run", f"result `{label}` does not fit into memory", got=f"{type_}, {_bytes(type_):,} bytes"
+        )
 
     def _convert(self, k: int, x: Any) -> Array:
         """An input as a C-contiguous array of the declared dtype; dtypes are never converted silently."""
@@ -108,15 +141,45 @@ class NativeProgram:
             own = None
         if own is not wanted:
             if isinstance(x, np.ndarray | TensorData) or hasattr(x, "__dlpack__") or not _is_safe(source, wanted.numpy):
-                raise FeedError("run", f"input {label} has the wrong dtype", expected=str(storage.type),
-                                got=f"{own or source.dtype}{list(source.shape)}", hint="convert the array with astype")
-        return np.ascontiguousarray(source, wanted.numpy).reshape(source.shape)
+                raise FeedError(
+                    "run",
+                    f"input {label} has the wrong dtype",
+                    expected=str(storage.type),
+                    got=f"{own or source.dtype}{list(source.shape)}",
+                    hint="convert the array with astype",
+                )
+        try:
+            return np.ascontiguousarray(source, wanted.numpy).reshape(source.shape)
+        except MemoryError:
+            raise ExecutionError(
+                "run",
+                f"a contiguous copy of input {label} does not fit into memory",
+                got=f"{wanted}{list(source.shape)}, strides {source.strides}",
+            ) from None
+
+
+def _allocate(size: int) -> Array:
+    """Memory for a program's temporaries. Raises ExecutionError."""
+    try:
+        return np.empty(size, np.uint8)
+    except (MemoryError, ValueError):
+        raise ExecutionError("run", "the temporaries do not fit into memory", got=f"{size:,} bytes") from None
+
+
+def _bytes(type_: TensorType) -> int:
+    elements = type_.elements
+    return (elements if isinstance(elements, int) else 0) * type_.dtype.numpy.itemsize
 
 
 def _is_safe(source: Array, wanted: Any) -> bool:
     """Python numbers and lists are taken where no value changes."""
+    if source.dtype.kind not in "biufc":
+        return False
     converted = source.astype(wanted)
-    return bool(np.all((converted == source) | ((source != source) & (converted != converted)))) or source.dtype.kind == "f"
+    return (
+        bool(np.all((converted == source) | ((source != source) & (converted != converted))))
+        or source.dtype.kind == "f"
+    )
 
 
 def _as_array(x: Any, label: str) -> Array:
@@ -129,8 +192,12 @@ def _as_array(x: Any, label: str) -> Array:
             return np.from_dlpack(x)
         return np.asarray(x)
     except (TypeError, ValueError, RuntimeError, BufferError) as e:
-        raise FeedError("run", f"input {label} is not an array", expected="an array, or something with DLPack or __array__",
-                        got=f"{type(x).__name__}: {e}") from None
+        raise FeedError(
+            "run",
+            f"input {label} is not an array",
+            expected="an array, or something with DLPack or __array__",
+            got=f"{type(x).__name__}: {e}",
+        ) from None
 
 
 def address_of(x: Array) -> int:
@@ -192,9 +259,7 @@ class Executable:
             program = self._for_all_sizes()
         return [TensorData(a) for a in program.run(feeds)]
 
-    def run_async(
-        self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None
-    ) -> Pending:
+    def run_async(self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None) -> Pending:
         """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in order;
         without a queue, a common one is used."""
         return (queue or _common_queue()).submit(lambda: self.run(feeds))
@@ -220,6 +285,8 @@ class Executable:
 
     def _ordered(self, feeds: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
         if not isinstance(feeds, Mapping):
+            if not isinstance(feeds, Sequence | np.ndarray):
+                raise FeedError("run", "the inputs are neither a list nor a dict", got=type(feeds).__name__)
             return list(feeds)
         ordered: list[Any] = [_MISSING] * len(self._placeholders)
         for key, x in feeds.items():
@@ -230,7 +297,9 @@ class Executable:
             ordered[k] = x
         missing = [v.name or repr(v) for v, x in zip(self._placeholders, ordered, strict=True) if x is _MISSING]
         if missing:
-            raise FeedError("run", "inputs are missing", expected=f"{len(ordered)} inputs", got=f"no {', '.join(missing)}")
+            raise FeedError(
+                "run", "inputs are missing", expected=f"{len(ordered)} inputs", got=f"no {', '.join(missing)}"
+            )
         return ordered
 
     def _wrong_count(self, n: int) -> FeedError:

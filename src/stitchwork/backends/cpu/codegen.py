@@ -87,7 +87,7 @@ class _Generator:
             case LoopKernel():
                 emit_loop_kernel(fn, kernel, self.target)
             case NestKernel():
-                emit_nest_kernel(fn, kernel)
+                emit_nest_kernel(fn, kernel, self.target)
         text = fn.text()
         name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
         self.kernel_texts.setdefault(name, text.replace("@KERNEL(", f"@{name}(", 1))
@@ -128,11 +128,16 @@ class Main:
     def _instructions(self, instructions: list[Instruction]) -> None:
         for i in instructions:
             match i:
-                case Launch(): self._launch(i.kernel)
-                case Copy(): self._copy(i)
-                case Branch(): self._branch(i)
-                case Loop(): self._loop(i)
-                case Bind(): self._bind(i)
+                case Launch():
+                    self._launch(i.kernel)
+                case Copy():
+                    self._copy(i)
+                case Branch():
+                    self._branch(i)
+                case Loop():
+                    self._loop(i)
+                case Bind():
+                    self._bind(i)
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def pointer(self, storage: Storage) -> V:

@@ -58,10 +58,21 @@ class ConvRoutine:
         out_rows, out_columns = self._two(list(self.out.shape[1:-1]), 1)
         padding = [(0, 0), *op.padding] if flat else list(op.padding)
         return ConvSpec(
-            slot(n), slot(rows), slot(columns), _int(channels), _int(filters),
-            _pair(self._two(window, 1)), _pair(self._two(op.strides, 1)), _pair(self._two(op.kernel_dilation, 1)),
-            (*padding[0], *padding[1]), _int(op.groups), slot(out_rows), slot(out_columns),
-            scalars.memory_type(self.x.dtype), out_type, key=key,
+            slot(n),
+            slot(rows),
+            slot(columns),
+            _int(channels),
+            _int(filters),
+            _pair(self._two(window, 1)),
+            _pair(self._two(op.strides, 1)),
+            _pair(self._two(op.kernel_dilation, 1)),
+            (*padding[0], *padding[1]),
+            _int(op.groups),
+            slot(out_rows),
+            slot(out_columns),
+            scalars.memory_type(self.x.dtype),
+            out_type,
+            key=key,
         )
 
     def _two(self, values: Any, first: Size) -> tuple[Size, Size]:
@@ -71,15 +82,25 @@ class ConvRoutine:
         """Weights that change from run to run: a matrix [window * channels, filters], packed into panels each time."""
         *rows, filters = (_int(n) for n in self.w.shape)
         assert isinstance(self.plan, ConvPlan)
-        spec = PackSpec(scalars.memory_type(self.w.dtype), int(np.prod(rows)), filters, filters, 1, self.plan.panel,
-                        source=4, destination=1)
+        spec = PackSpec(
+            scalars.memory_type(self.w.dtype),
+            int(np.prod(rows)),
+            filters,
+            filters,
+            1,
+            self.plan.panel,
+            source=4,
+            destination=1,
+        )
         return plan_pack(spec, self.target)
 
     @property
     def workspaces(self) -> list[TensorType]:
         if self.pack is None:
             return []
-        return [TensorType(self.w.dtype, (dims.ceildiv(self.table.count(self.pack.packed_bytes), self.w.dtype.itemsize),))]
+        return [
+            TensorType(self.w.dtype, (dims.ceildiv(self.table.count(self.pack.packed_bytes), self.w.dtype.itemsize),))
+        ]
 
     def emit(self, module: Module, kernel: RoutineKernel) -> list[KernelInfo]:
         """Packing of weights where they are not constant, then the convolution."""
@@ -94,10 +115,14 @@ class ConvRoutine:
         infos: list[KernelInfo] = []
         if self.pack:
             fn = emit_pack(module, self.pack, self.target)
-            infos.append(KernelInfo(fn.name, slots, self.table.count(self.pack.items), dims.product(self.w.shape), 1, 0))
+            infos.append(
+                KernelInfo(fn.name, slots, self.table.count(self.pack.items), dims.product(self.w.shape), 1, 0)
+            )
         fn = emit_conv(module, plan, self.target, fused.callback())
         work = dims.product(self.out.shape) * dims.product(self.w.shape[:-1])
-        infos.append(KernelInfo(fn.name, slots, self.table.count(plan.items), work, 1, plan.scratch_bytes, scratch_slot=3))
+        infos.append(
+            KernelInfo(fn.name, slots, self.table.count(plan.items), work, 1, plan.scratch_bytes, scratch_slot=3)
+        )
         return infos
 
     def _filter(self) -> Any:

@@ -13,7 +13,20 @@ from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.dtypes import bool_, int64
 from stitchwork.loops.affine import Affine, affine
-from stitchwork.loops.expr import Axis, Bitcast, Buffer, Call, Cast, Const, Expr, Extent, Load, RareSelect, Reduce, children
+from stitchwork.loops.expr import (
+    Axis,
+    Bitcast,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Extent,
+    Load,
+    RareSelect,
+    Reduce,
+    children,
+)
 from stitchwork.loops.nest import Local
 
 UNROLLED = 32  # a reduction over this many static positions is written out
@@ -419,9 +432,7 @@ class Emitter:
                 loop.following = self.step(e, loop.carried, None if outer is None else fn.add(outer, loop.index))
         return vectors + loop.results
 
-    def _lane_step(
-        self, e: Reduce, axis: Axis, index: V, state: list[V], outer: V | None, mask: V | None
-    ) -> list[V]:
+    def _lane_step(self, e: Reduce, axis: Axis, index: V, state: list[V], outer: V | None, mask: V | None) -> list[V]:
         fn = self.fn
         self.axes[axis] = index
         self.vector, self.width, self.mask = axis, self.reduce_lanes, mask
@@ -513,7 +524,12 @@ class Emitter:
             with self.scope(*e.axes):
                 for axis, p in zip(e.axes, position, strict=True):
                     self.axes[axis] = i64(p)
-                if first and e.kind not in ("argmax", "argmin", "fmax", "fmin"):  # these treat NaN unlike a first element
+                if first and e.kind not in (
+                    "argmax",
+                    "argmin",
+                    "fmax",
+                    "fmin",
+                ):  # these treat NaN unlike a first element
                     state = [self.emit(e.body)]
                 else:
                     state = self._merge(e, state, i64(number))
@@ -573,7 +589,9 @@ def gather(fn: Function, element: str, base: V, offsets: V, mask: V | None, alig
     all_lanes = mask or V(vector("i1", width), "<" + ", ".join(["i1 true"] * width) + ">")
     type_ = vector(element, width)
     name = f"llvm.masked.gather.v{width}{mangle(element)}.v{width}p0"
-    return fn.call(name, type_, [V(pointers.type, f"align {align} {pointers.ref}"), all_lanes, V(type_, "zeroinitializer")])
+    return fn.call(
+        name, type_, [V(pointers.type, f"align {align} {pointers.ref}"), all_lanes, V(type_, "zeroinitializer")]
+    )
 
 
 def scatter(fn: Function, value: V, base: V, offsets: V, mask: V | None, align: int) -> None:

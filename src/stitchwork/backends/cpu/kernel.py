@@ -16,6 +16,7 @@ from stitchwork.loops.affine import row_major
 from stitchwork.loops.expr import Buffer
 from stitchwork.loops.kernel import Storage
 
+
 @dataclass(frozen=True)
 class KernelInfo:
     """What `main` must know of a kernel's function.

@@ -62,15 +62,37 @@ class MatmulRoutine:
         batch = self.out.shape[:-2]
         type_ = scalars.memory_type(self.a.dtype)
         b_strides = (1, slot(k)) if self.transpose_b else (slot(n), 1)
-        if not self.transpose_a and all(x == 1 for x in self.b.shape[:-2]):  # all rows of all batches are rows of one matrix
+        if not self.transpose_a and all(
+            x == 1 for x in self.b.shape[:-2]
+        ):  # all rows of all batches are rows of one matrix
             rows = dims.product(batch) * m if self.a.shape[:-2] == batch or not batch else None
             if rows is not None:
-                return MatmulSpec(slot(rows), slot(n), slot(k), type_, out_type, (), None, b_strides,
-                                  b_constant=self.weights is not None, key=key)
+                return MatmulSpec(
+                    slot(rows),
+                    slot(n),
+                    slot(k),
+                    type_,
+                    out_type,
+                    (),
+                    None,
+                    b_strides,
+                    b_constant=self.weights is not None,
+                    key=key,
+                )
         a_strides = (1, slot(m)) if self.transpose_a else (slot(k), 1)
         return MatmulSpec(
-            slot(m), slot(n), slot(k), type_, out_type, tuple(map(slot, batch)), a_strides, b_strides,
-            self._batch_strides(self.a, batch), self._batch_strides(self.b, batch), b_constant=self.weights is not None, key=key,
+            slot(m),
+            slot(n),
+            slot(k),
+            type_,
+            out_type,
+            tuple(map(slot, batch)),
+            a_strides,
+            b_strides,
+            self._batch_strides(self.a, batch),
+            self._batch_strides(self.b, batch),
+            b_constant=self.weights is not None,
+            key=key,
         )
 
     def _batch_strides(self, t: TensorType, batch: tuple[Size, ...]) -> tuple[RoutineSize, ...]:
@@ -82,7 +104,9 @@ class MatmulRoutine:
     @property
     def workspaces(self) -> list[TensorType]:
         """Where operands are packed at run time."""
-        return [TensorType(self.a.dtype, (self._packed_elements(p),)) for p in (self.plan.pack_a, self.plan.pack_b) if p]
+        return [
+            TensorType(self.a.dtype, (self._packed_elements(p),)) for p in (self.plan.pack_a, self.plan.pack_b) if p
+        ]
 
     def _packed_elements(self, pack: PackPlan) -> Size:
         return dims.ceildiv(self.table.count(pack.packed_bytes), self.a.dtype.itemsize)
@@ -98,7 +122,9 @@ class MatmulRoutine:
         for pack in (plan.pack_a, plan.pack_b):
             if pack:
                 fn = emit_pack(module, pack, self.target)
-                infos.append(KernelInfo(fn.name, slots, self.table.count(pack.items), self._packed_elements(pack), 1, 0))
+                infos.append(
+                    KernelInfo(fn.name, slots, self.table.count(pack.items), self._packed_elements(pack), 1, 0)
+                )
         fn = emit_matmul(module, plan, self.target, fused.callback())
         work = dims.product(self.out.shape) * (self.a.shape[-2] if self.transpose_a else self.a.shape[-1])
         infos.append(KernelInfo(fn.name, slots, self.table.count(plan.items), work, 1, 0))

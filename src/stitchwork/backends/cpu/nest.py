@@ -6,23 +6,24 @@ from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.emitter import Emitter, Place
 from stitchwork.backends.cpu.kernel import KernelFunction
 from stitchwork.backends.cpu.llvm import V, i64
+from stitchwork.backends.cpu.target import Target
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.loops.affine import row_major
-from stitchwork.loops.expr import Axis, Buffer, Const, Expr, Extent
+from stitchwork.loops.expr import Axis, Buffer, Call, Const, Expr, Extent, Reduce, walk
 from stitchwork.loops.kernel import NestKernel
 from stitchwork.loops.math import expand
 from stitchwork.loops.nest import For, If, Let, Scratch, Statement, Store, While
 
 
-def emit_nest_kernel(fn: KernelFunction, kernel: NestKernel) -> None:
+def emit_nest_kernel(fn: KernelFunction, kernel: NestKernel, target: Target) -> None:
     """Write the kernel's function: items are the iterations of its outermost parallel loops."""
-    _Nest(fn, kernel).emit()
+    _Nest(fn, kernel, target).emit()
 
 
 class _Nest:
-    def __init__(self, fn: KernelFunction, kernel: NestKernel) -> None:
-        self.fn, self.kernel = fn, kernel
+    def __init__(self, fn: KernelFunction, kernel: NestKernel, target: Target) -> None:
+        self.fn, self.kernel, self.target = fn, kernel, target
         self.offsets = self._scratch_offsets()
         self.em = Emitter(fn.fn, fn.sizes, self._place)
 
@@ -60,20 +61,53 @@ class _Nest:
     def _statements(self, statements: list[Statement]) -> None:
         for s in statements:
             match s:
-                case For(): self._for(s)
-                case Store(): self._store(s)
-                case Let(): self._let(s)
-                case If(): self._if(s)
-                case While(): self._while(s)
+                case For():
+                    self._for(s)
+                case Store():
+                    self._store(s)
+                case Let():
+                    self._let(s)
+                case If():
+                    self._if(s)
+                case While():
+                    self._while(s)
 
     def _value(self, e: Expr) -> V:
         with self.em.scope():
             return self.em.emit(expand(e))
 
     def _for(self, s: For) -> None:
+        if s.kind == "vector" and len(s.body) == 1 and isinstance(s.body[0], Store) and _steps_along(s.body[0], s.axis):
+            self._vector_for(s, s.body[0])
+            return
         with self.fn.fn.loop(self._value(s.lo), self._value(s.hi)) as loop:
             self.em.axes[s.axis] = loop.index
             self._statements(s.body)
+
+    def _vector_for(self, s: For, body: Store) -> None:
+        """Whole vectors first, then what is left one by one."""
+        fn, em = self.fn.fn, self.em
+        width = max(1, self.target.vector_bytes // max(4, body.buffer.dtype.itemsize))
+        low, high = self._value(s.lo), self._value(s.hi)
+        whole = fn.add(low, fn.mul(fn.sdiv(fn.sub(high, low), width), width))
+        value = expand(body.value)
+        with fn.loop(low, whole, width) as loop:
+            em.axes[s.axis] = loop.index
+            index = [self._value(i) for i in body.index]
+            with em.lanes(s.axis, width):
+                raw = scalars.to_memory(fn, em.full(value), body.buffer.dtype)
+            fn.store(raw, self._address(body.buffer, index), body.buffer.dtype.itemsize)
+        with fn.loop(whole, high) as loop:
+            em.axes[s.axis] = loop.index
+            self._statements(s.body)
+
+    def _address(self, buffer: Buffer, index: list[V]) -> V:
+        fn = self.fn.fn
+        place = self._place(buffer)
+        offset: V = i64(0)
+        for i, stride in zip(index, place.strides, strict=True):
+            offset = fn.add(offset, fn.mul(i, self.fn.size(stride)))
+        return fn.gep(place.pointer, offset, scalars.memory_type(buffer.dtype))
 
     def _let(self, s: Let) -> None:
         value = self._value(s.value)
@@ -119,12 +153,8 @@ class _Nest:
     def _write(self, s: Store, index: list[V]) -> None:
         fn = self.fn.fn
         dtype = s.buffer.dtype
-        place = self._place(s.buffer)
-        offset: V = i64(0)
-        for i, stride in zip(index, place.strides, strict=True):
-            offset = fn.add(offset, fn.mul(i, self.fn.size(stride)))
         element = scalars.memory_type(dtype)
-        address = fn.gep(place.pointer, offset, element)
+        address = self._address(s.buffer, index)
         value = self._value(s.value)
         if s.combine:
             before = scalars.from_memory(fn, fn.load(element, address, dtype.itemsize), dtype)
@@ -134,6 +164,28 @@ class _Nest:
     def _combined(self, s: Store, before: V, value: V) -> V:
         name = {"set": ""}.get(s.combine, s.combine)
         return scalars.call(self.fn.fn, name, s.buffer.dtype, [before, value]) if name else value
+
+
+def _steps_along(store: Store, axis: Axis) -> bool:
+    """True where neighbouring iterations of `axis` write neighbouring elements, unconditionally, from values that only loads
+    and the axis itself decide."""
+    if store.combine or store.boundary or not store.index or store.buffer.dtype.bits < 8:
+        return False
+    if any(axis in walk(i) for i in store.index[:-1]) or any(isinstance(e, Reduce) for e in walk(store.value)):
+        return False
+    return _unit_step(store.index[-1], axis)
+
+
+def _unit_step(e: Expr, axis: Axis) -> bool:
+    match e:
+        case Axis():
+            return e is axis
+        case Call(fn="add", args=(a, b)):
+            return (_unit_step(a, axis) and axis not in walk(b)) or (_unit_step(b, axis) and axis not in walk(a))
+        case Call(fn="sub", args=(a, b)):
+            return _unit_step(a, axis) and axis not in walk(b)
+        case _:
+            return False
 
 
 def _parallel_prefix(statements: list[Statement]) -> tuple[list[Axis], list[Statement]]:
@@ -147,5 +199,3 @@ def _parallel_prefix(statements: list[Statement]) -> tuple[list[Axis], list[Stat
 
 def _from_zero(s: For) -> bool:
     return isinstance(s.lo, Const) and s.lo.value == 0 and isinstance(s.hi, Const | Extent)
-
-

@@ -136,7 +136,9 @@ def _encode_f8(fn: Function, x: V, dtype: DType, width: int) -> V:
     ints = vector("i32", width)
     bits = fn.convert("bitcast", x, ints)
     sign = fn.binary("lshr", fn.binary("and", bits, _integer("i32", -(1 << 31), width)), _integer("i32", 24, width))
-    scaled = fn.convert("bitcast", fn.binary("fmul", fn.intrinsic("llvm.fabs", x.type, [x]), _float(scale, width)), ints)
+    scaled = fn.convert(
+        "bitcast", fn.binary("fmul", fn.intrinsic("llvm.fabs", x.type, [x]), _float(scale, width)), ints
+    )
     odd = fn.binary("and", fn.binary("lshr", scaled, _integer("i32", shift, width)), _integer("i32", 1, width))
     biased = fn.binary("add", fn.binary("add", scaled, _integer("i32", (1 << (shift - 1)) - 1, width)), odd)
     rounded = fn.binary("lshr", biased, _integer("i32", shift, width))
@@ -388,7 +390,14 @@ def identity_of(kind: str, dtype: DType) -> bool | int | float:
 
 
 COMBINE: dict[str, str] = {
-    "sum": "add", "product": "mul", "max": "max", "min": "min", "fmax": "fmax", "fmin": "fmin", "and": "and", "or": "or",
+    "sum": "add",
+    "product": "mul",
+    "max": "max",
+    "min": "min",
+    "fmax": "fmax",
+    "fmin": "fmin",
+    "and": "and",
+    "or": "or",
 }
 
 

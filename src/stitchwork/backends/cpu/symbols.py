@@ -32,11 +32,16 @@ def kernel_symbols(kernel: Kernel) -> set[str]:
 def _expression_sizes(expr: Expr) -> Iterable[Size]:
     for e in walk(expr):
         match e:
-            case Load(): yield from e.buffer.shape
-            case Extent(): yield e.size
-            case Axis(): yield e.extent
-            case Reduce(): yield from (a.extent for a in e.axes)
-            case _: pass
+            case Load():
+                yield from e.buffer.shape
+            case Extent():
+                yield e.size
+            case Axis():
+                yield e.extent
+            case Reduce():
+                yield from (a.extent for a in e.axes)
+            case _:
+                pass
 
 
 def _statement_sizes(s: Statement) -> Iterable[Size]:

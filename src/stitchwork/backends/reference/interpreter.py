@@ -54,5 +54,7 @@ class Interpreter:
 def _as_results(made: Any, operation: Operation) -> list[Array]:
     many = list(made) if isinstance(made, tuple | list) else [made]
     for value, array in zip(operation.results, many, strict=True):
-        assert np.asarray(array).dtype == value.dtype.numpy, f"{operation.op.name}: {np.asarray(array).dtype} for {value.type}"
+        assert np.asarray(array).dtype == value.dtype.numpy, (
+            f"{operation.op.name}: {np.asarray(array).dtype} for {value.type}"
+        )
     return [np.asarray(a) for a in many]

@@ -116,7 +116,8 @@ def _positions(shape: tuple[Size, ...]) -> tuple[Value, Value]:
 @onnx_op("MelWeightMatrix")
 def mel_weight_matrix(node: Node) -> Results:
     """Triangles that gather a spectrum [dft_length // 2 + 1] into bins equally far apart on the mel scale (Stevens)."""
-    bins, length, rate = (int(node.number(k, what)) for k, what in enumerate(("num_mel_bins", "dft_length", "sample_rate")))
+    names = ("num_mel_bins", "dft_length", "sample_rate")
+    bins, length, rate = (int(node.number(k, what)) for k, what in enumerate(names))
     limits = np.array([node.number(3, "lower_edge_hertz"), node.number(4, "upper_edge_hertz")], np.float64)
     low, high = 2595 * np.log10(1 + limits / 700)
     centres = low + np.arange(bins + 2) * ((high - low) / (bins + 2))

@@ -14,7 +14,7 @@ from stitchwork.importers.onnx.node import Node
 from stitchwork.importers.onnx.registry import F, Results, onnx_op
 from stitchwork.importers.onnx.scan import scan
 from stitchwork.ir import dtypes
-from stitchwork.ir.dims import Size
+from stitchwork.ir.dims import Dim
 from stitchwork.ir.graph import Value
 from stitchwork.ops import control_flow
 from stitchwork.ops._op import require_equal
@@ -91,7 +91,6 @@ def loop(node: Node) -> Results:
 
 
 def _counted(node: Node, body: GraphProto, carried: list[Value], count: Any, stacked: int) -> list[Value]:
-    carried_types = [v.type for v in carried]
     truth = node.importer.constant(np.asarray(True))
 
     def step(i: Value, values: Sequence[Value]) -> tuple[list[Value], list[Value]]:
@@ -99,11 +98,6 @@ def _counted(node: Node, body: GraphProto, carried: list[Value], count: Any, sta
         known = node.importer.follower.array(made[0])
         if known is None or not known.reshape(-1)[0]:
             raise _Continues
-        if [v.type for v in made[1 : 1 + len(carried)]] != carried_types:
-            raise node.unsupported(
-                "a carried tensor changes its type or size from one round to the next",
-                got=", ".join(f"{a} to {b.type}" for a, b in zip(carried_types, made[1:], strict=False)),
-            )
         return made[1 : 1 + len(carried)], made[1 + len(carried) :]
 
     if not stacked:
@@ -112,7 +106,7 @@ def _counted(node: Node, body: GraphProto, carried: list[Value], count: Any, sta
             return step(i, values)[0]
 
         return control_flow.for_loop(F.reshape(node[0], shape=()), carried, plain)
-    if not isinstance(count, Size):
+    if not isinstance(count, int | Dim):
         raise node.unknown(0, "the number of rounds")
     finals, rows = scan(count, carried, [node.importer.constant(np.zeros(0, np.int64))][:0], lambda i, v, _: step(i, v))
     return [*finals, *rows]

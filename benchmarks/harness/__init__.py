@@ -1,0 +1,1 @@
+"""What the benchmarks share: how one is described, measured, judged and shown."""

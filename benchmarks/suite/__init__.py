@@ -1,0 +1,15 @@
+"""The benchmarks, a module each; a module's BENCHMARKS are what it measures."""
+
+MODULES = tuple(
+    f"suite.{name}"
+    for name in (
+        "matmul",
+        "laplacian",
+        "two_stencils",
+        "while_loop",
+        "one_op",
+        "new_size",
+        "softmax",
+        "layer_norm",
+    )
+)
