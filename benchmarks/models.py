@@ -1,7 +1,7 @@
-"""Models that are built rather than downloaded: ResNet-50 and a BERT encoder as ONNX, with random weights of sensible scale.
+"""Models that are built, not downloaded: ResNet-50 and a BERT encoder as ONNX, with random weights of sensible scale.
 
-Batch size (and sequence length) are symbolic. The graphs are what exporters write: batch norms folded into convolutions,
-layer norm and attention spelled out in small ops before opset 17, whole in LayerNormalization from there on.
+Batch size, image size and sequence length are symbolic. The graphs are what PyTorch's exporter writes at this opset: batch
+norms folded into convolutions, layer norm as one op, attention and GELU spelled out in small ones.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _bottleneck(b: Builder, x: str, channels: int, width: int, stride: int) -> s
     return b.op("Relu", b.op("Add", y, x))
 
 
-# --- BERT (Devlin et al., arXiv:1810.04805) -------------------------------------------------------------------------------
+# --- BERT (Devlin et al., arXiv:1810.04805) ----------------------------------------------------------------------------
 def bert(
     layers: int = 12, hidden: int = 768, heads: int = 12, vocabulary: int = 30522, positions: int = 512, seed: int = 0
 ) -> onnx.ModelProto:

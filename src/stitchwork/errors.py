@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = str(Path(__file__).parent)
 
 
+_FIXED: ContextVar[str] = ContextVar("location", default="")
+
+
 def user_location() -> str:
     """`file:line` of the innermost frame outside this package; empty where there is none."""
+    fixed = _FIXED.get()
+    if fixed:
+        return fixed
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # traceback.extract_stack reads files: far slower
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith(_PACKAGE):
+        if not filename.startswith(_PACKAGE) and not _is_generated(frame.f_globals):
             return f"{filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _is_generated(scope: dict[str, Any]) -> bool:
+    """True for code that has no file but belongs to this package, as the `__init__` of a dataclass."""
+    return str(scope.get("__name__")).startswith("stitchwork.")
+
+
+@contextmanager
+def located(at: str) -> Generator[None]:
+    """Errors raised inside the `with` block name this place: that of a call whose work another thread does."""
+    token = _FIXED.set(at)
+    try:
+        yield
+    finally:
+        _FIXED.reset(token)
 
 
 class StitchworkError(Exception):

@@ -20,6 +20,8 @@ class Device:
         """The device meant by "cpu" or "cpu:0". Raises CompileError for one that is not there."""
         if isinstance(spec, Device):
             return spec._checked()
+        if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user may pass anything
+            raise CompileError("device", f"no device `{spec!r}`", expected=", ".join(map(str, devices())))
         kind, _, number = spec.partition(":")
         return Device(kind, int(number) if number.isdigit() else 0 if not number else -1)._checked()
 

@@ -185,7 +185,7 @@ class Graph(OpMethods):
         module, placeholders = self._extract(targets, None if feeds is None else list(feeds))
 
         def program(of: Module) -> NativeProgram:
-            return NativeProgram(of, pipeline.run(of, CpuBackend()), pool, self._store)
+            return NativeProgram(of, pipeline.run(of, CpuBackend(iteration_limit=chosen.iteration_limit)), pool, self._store)
 
         symbolic = any(not v.tensor.is_static for v in placeholders)
         if shapes is None or chosen.disable_type_inference or not symbolic:
@@ -210,6 +210,8 @@ class Graph(OpMethods):
         for v in arguments:
             if not isinstance(v, Value) or v not in self.module.body.arguments:
                 raise GraphError("compile", "`feeds` names something that is no placeholder of this graph", got=repr(v))
+        if len(set(arguments)) != len(arguments):
+            raise GraphError("compile", "`feeds` names a placeholder twice", got=", ".join(map(repr, arguments)))
         missing = [v for v in self.module.body.arguments if v in needed and v not in arguments]
         if missing:
             raise GraphError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stitchwork.errors import FeedError
+from stitchwork.errors import ExecutionError, FeedError
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size, python_source
 from stitchwork.ir.graph import Guard
@@ -62,7 +62,10 @@ class Binder:
             offsets.append(total)
             total += max(n, 0)
         scratch = (scratch + 127) // 64 * 64
-        plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
+        try:
+            plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
+        except OverflowError:
+            raise ExecutionError("run", "the temporaries do not fit into memory", got=f"{total + scratch:,} bytes") from None
         outputs: list[tuple[int, ...]] = []
         position = 0
         for s in self.outputs:
@@ -102,7 +105,7 @@ def bind_symbols(types: Sequence[TensorType], shapes: Shapes, names: Sequence[st
                     raise _wrong("size", label, type_, shape)
                 continue
             symbol = str(declared)
-            if dims.symbols_of(declared) != {symbol}:
+            if dims.symbols_of(declared) != frozenset((symbol,)):
                 composite.append((declared, n, f"dim {d} of input {label}"))
                 continue
             if symbols.setdefault(symbol, n) != n:

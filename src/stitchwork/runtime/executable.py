@@ -14,7 +14,7 @@ import numpy as np
 from stitchwork.backends.cpu.backend import Compiled
 from stitchwork.backends.cpu.pool import Pool
 from stitchwork.errors import ExecutionError, FeedError
-from stitchwork.ir.dtypes import as_dtype
+from stitchwork.ir.dtypes import DType, as_dtype
 from stitchwork.ir.graph import Array, Module, Value
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.kernel import launches
@@ -105,7 +105,8 @@ class NativeProgram:
                 status = self._entry(*call)
         self._arenas.append(arena)
         if status:
-            raise ExecutionError("run", "the program did not finish", got=f"status {status}")
+            raise ExecutionError("run", "a loop did not end", expected="at most `iteration_limit` rounds",
+                                 hint="check the predicate, or raise CompileOptions.iteration_limit")
         return results
 
     def _take_arena(self, size: int) -> Array:
@@ -140,7 +141,7 @@ class NativeProgram:
         except TypeError:
             own = None
         if own is not wanted:
-            if isinstance(x, np.ndarray | TensorData) or hasattr(x, "__dlpack__") or not _is_safe(source, wanted.numpy):
+            if isinstance(x, np.ndarray | TensorData) or hasattr(x, "__dlpack__") or not _is_safe(source, wanted):
                 raise FeedError(
                     "run",
                     f"input {label} has the wrong dtype",
@@ -149,7 +150,8 @@ class NativeProgram:
                     hint="convert the array with astype",
                 )
         try:
-            return np.ascontiguousarray(source, wanted.numpy).reshape(source.shape)
+            made: Array = np.ascontiguousarray(source, wanted.numpy)
+            return made.reshape(source.shape)
         except MemoryError:
             raise ExecutionError(
                 "run",
@@ -171,20 +173,18 @@ def _bytes(type_: TensorType) -> int:
     return (elements if isinstance(elements, int) else 0) * type_.dtype.numpy.itemsize
 
 
-def _is_safe(source: Array, wanted: Any) -> bool:
-    """Python numbers and lists are taken where no value changes."""
-    if source.dtype.kind not in "biufc":
+def _is_safe(source: Array, wanted: DType) -> bool:
+    """Python numbers and lists are taken where no value changes, floats where only rounding does."""
+    ranks = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+    if ranks.get(source.dtype.kind, 4) > ranks[wanted.kind]:
         return False
-    converted = source.astype(wanted)
-    return (
-        bool(np.all((converted == source) | ((source != source) & (converted != converted))))
-        or source.dtype.kind == "f"
-    )
+    converted = source.astype(wanted.numpy)
+    return source.dtype.kind == "f" or bool(np.all(converted == source))
 
 
 def _as_array(x: Any, label: str) -> Array:
     if isinstance(x, np.ndarray):
-        return x
+        return cast("Array", x)
     if isinstance(x, TensorData):
         return x.numpy()
     try:
@@ -250,14 +250,13 @@ class Executable:
 
     def run(self, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> list[TensorData]:
         """Run on inputs. Raises FeedError for inputs that do not fit, before anything has run."""
-        if type(feeds) is not list:
-            feeds = self._ordered(feeds)
-        if len(feeds) != len(self._placeholders):
-            raise self._wrong_count(len(feeds))
+        given = cast("list[Any]", feeds) if type(feeds) is list else self._ordered(feeds)
+        if len(given) != len(self._placeholders):
+            raise self._wrong_count(len(given))
         program = self._program
-        if self._specialized is not None and tuple([np.shape(x) for x in feeds]) != self._specialized:
+        if self._specialized is not None and tuple([_shape_given(x) for x in given]) != self._specialized:
             program = self._for_all_sizes()
-        return [TensorData(a) for a in program.run(feeds)]
+        return [TensorData(a) for a in program.run(given)]
 
     def run_async(self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None) -> Pending:
         """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in order;
@@ -285,9 +284,10 @@ class Executable:
 
     def _ordered(self, feeds: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
         if not isinstance(feeds, Mapping):
-            if not isinstance(feeds, Sequence | np.ndarray):
-                raise FeedError("run", "the inputs are neither a list nor a dict", got=type(feeds).__name__)
-            return list(feeds)
+            try:
+                return list(feeds)
+            except TypeError:
+                raise FeedError("run", "the inputs are neither a list nor a dict", got=type(feeds).__name__) from None
         ordered: list[Any] = [_MISSING] * len(self._placeholders)
         for key, x in feeds.items():
             k = self._positions.get(key)
@@ -319,6 +319,14 @@ def report(compiled: Compiled) -> str:
     program = compiled.planned.program
     lines = [f"{k:3}  {x.kernel.name}" for k, x in enumerate(launches(program.instructions))]
     return "\n".join([f"{len(lines)} kernels", *lines, *(f"note: {n}" for n in program.notes)])
+
+
+def _shape_given(x: Any) -> tuple[int, ...] | None:
+    """The shape of a fed array, list or number; None where it has none, which `run` then explains."""
+    try:
+        return np.shape(x)
+    except ValueError:
+        return None
 
 
 def shape_of(spec: Any) -> tuple[int, ...]:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stitchwork.config import MAX_THREADS
+from stitchwork.errors import CompileError
+
+_PRECISIONS = ("", "bf16", "f16", "tf32")
+
 
 @dataclass(frozen=True)
 class CompileOptions:
     """Options of one compilation.
 
     threads: threads that one run may use; None means all that the process may.
-    fast_math: allow reassociation and approximations beyond IEEE 754.
-    reduced_precision: "" (none), or "bf16", "f16", "tf32": the precision that matrix units may use for f32 operands.
     disable_type_inference: never specialise to the sizes given to `compile`; sizes are arguments of the one program.
-    iteration_limit: rounds after which a while loop is taken for endless and the run fails; None means no limit.
+    iteration_limit: rounds after which a loop is taken for endless and the run fails with ExecutionError; None means no limit.
+
+    Raises CompileError for a value that is none of these.
     """
 
     threads: int | None = None
-    fast_math: bool = False
-    reduced_precision: str = ""
     disable_type_inference: bool = False
     iteration_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise CompileError("options", "`threads` is out of range", expected=f"1 to {MAX_THREADS}, or None", got=repr(self.threads))
+        if self.reduced_precision not in _PRECISIONS:
+            raise CompileError("options", "unknown `reduced_precision`", expected=", ".join(map(repr, _PRECISIONS)),
+                               got=repr(self.reduced_precision))

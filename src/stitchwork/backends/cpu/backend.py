@@ -51,10 +51,11 @@ ROUTINES: dict[str, Maker] = {"matmul": make_matmul, "conv": make_conv}
 
 
 class CpuBackend:
-    """Code for one CPU."""
+    """Code for one CPU. iteration_limit: rounds after which a loop ends the run."""
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: Target | None = None, iteration_limit: int | None = None) -> None:
         self.target = target or Target.host()
+        self.iteration_limit = iteration_limit
 
     def routine(self, operation: Operation) -> Any:
         """The routine that does an operation whole, or None."""
@@ -72,7 +73,7 @@ class CpuBackend:
         return Planned(program, plan(program))
 
     def generate(self, planned: Planned) -> Generated:
-        return Generated(planned, generate(planned.program, planned.arena, self.target))
+        return Generated(planned, generate(planned.program, planned.arena, self.target, self.iteration_limit))
 
     def compile(self, generated: Generated) -> Compiled:
         object_code = jit.cached_object(generated.code.text, self.target)

@@ -37,6 +37,7 @@ from stitchwork.loops.kernel import (
 from stitchwork.loops.memory import Arena, kernel_storages
 
 _PARALLEL_WORK = 30_000  # estimated operations from which waking other threads pays
+TOO_MANY_ROUNDS = 1  # status of a run that met the iteration limit
 MAIN_PARAMS = [("ptr", "io"), ("ptr", "plan"), ("ptr", "arena"), ("ptr", "pool"), ("ptr", "parallel_for")]
 
 
@@ -50,14 +51,14 @@ class Code:
     constants: list[Storage]
 
 
-def generate(program: Program, arena: Arena, target: Target) -> Code:
+def generate(program: Program, arena: Arena, target: Target, iteration_limit: int | None = None) -> Code:
     """The LLVM module of a program."""
-    return _Generator(program, arena, target).run()
+    return _Generator(program, arena, target, iteration_limit).run()
 
 
 class _Generator:
-    def __init__(self, program: Program, arena: Arena, target: Target) -> None:
-        self.program, self.arena, self.target = program, arena, target
+    def __init__(self, program: Program, arena: Arena, target: Target, iteration_limit: int | None) -> None:
+        self.program, self.arena, self.target, self.iteration_limit = program, arena, target, iteration_limit
         self.module = Module()
         self.kernel_texts: dict[str, str] = {}
         self.infos: list[KernelInfo] = []
@@ -248,14 +249,36 @@ class Main:
     def _loop(self, loop: Loop) -> None:
         fn = self.fn
         head, body, done = fn.new_block("head"), fn.new_block("body"), fn.new_block("done")
+        rounds = self._round_counter()
         fn.br(head)
         fn.position(head)
         self._instructions(loop.head)
         fn.cbr(self._truth(loop.predicate), body, done)
         fn.position(body)
+        if rounds is not None:
+            self._count_round(rounds)
         self._instructions(loop.body)
         fn.br(head)
         fn.position(done)
+
+    def _round_counter(self) -> V | None:
+        if self.owner.iteration_limit is None:
+            return None
+        counter = self.fn.alloca("i64", 1, 8)
+        self.fn.store(i64(0), counter, 8)
+        return counter
+
+    def _count_round(self, counter: V) -> None:
+        """End the run with a status once a loop has had too many rounds."""
+        fn = self.fn
+        number = fn.load("i64", counter, 8)
+        many, fine = fn.new_block("endless"), fn.new_block("round")
+        assert self.owner.iteration_limit is not None
+        fn.cbr(fn.icmp("sge", number, i64(self.owner.iteration_limit)), many, fine)
+        fn.position(many)
+        fn.ret(V("i32", str(TOO_MANY_ROUNDS)))
+        fn.position(fine)
+        fn.store(fn.add(number, 1), counter, 8)
 
     def _bind(self, bind: Bind) -> None:
         fn, dtype = self.fn, bind.source.type.dtype

@@ -150,13 +150,21 @@ def _slice(
     x = node[0]
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise node.invalid("starts, ends, axes and steps differ in number")
+    table = node.array(0) is not None
     first: list[Size | None] = [None] * x.rank
     last: list[Size | None] = [None] * x.rank
     stride = [1] * x.rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not -x.rank <= axis < x.rank:
             raise node.invalid("an axis is out of range", expected=f"{-x.rank} to {x.rank - 1}", got=str(axis))
+        if table and step == 1 and isinstance(end, Dim) and (isinstance(start, Dim) or start >= 0):
+            # As many rows of a table (of positions, a mask) as there are tokens: a run with more is refused, so that
+            # the size is the number of tokens, not the smaller of the two.
+            x = F.slice_dim(x, axis=axis, start=start, length=end - start)
+            continue
         first[axis], last[axis], stride[axis] = _start(start, step, x.shape[axis]), _end(end, step, x.shape[axis]), step
+    if all(n is None for n in (*first, *last)) and set(stride) <= {1}:
+        return x
     return F.slice(x, starts=tuple(first), ends=tuple(last), strides=tuple(stride))
 
 
