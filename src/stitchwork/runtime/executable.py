@@ -13,7 +13,7 @@ import numpy as np
 
 from stitchwork.backends.cpu.backend import Compiled
 from stitchwork.backends.cpu.pool import Pool
-from stitchwork.errors import ExecutionError, FeedError
+from stitchwork.errors import ExecutionError, FeedError, located, user_location
 from stitchwork.ir.dtypes import DType, as_dtype
 from stitchwork.ir.graph import Array, Module, Value
 from stitchwork.ir.types import TensorType
@@ -261,7 +261,13 @@ class Executable:
     def run_async(self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None) -> Pending:
         """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in order;
         without a queue, a common one is used."""
-        return (queue or _common_queue()).submit(lambda: self.run(feeds))
+        at = user_location()
+
+        def run() -> list[TensorData]:
+            with located(at):
+                return self.run(feeds)
+
+        return (queue or _common_queue()).submit(run)
 
     def output_types(self, input_types: Sequence[Any] | None = None) -> list[TensorType]:
         """Types of the results: symbolic, or for inputs with the shapes of `input_types` (arrays, types or shapes)."""

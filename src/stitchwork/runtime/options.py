@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from stitchwork.config import MAX_THREADS
 from stitchwork.errors import CompileError
 
-_PRECISIONS = ("", "bf16", "f16", "tf32")
-
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -27,7 +25,8 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise CompileError("options", "`threads` is out of range", expected=f"1 to {MAX_THREADS}, or None", got=repr(self.threads))
-        if self.reduced_precision not in _PRECISIONS:
-            raise CompileError("options", "unknown `reduced_precision`", expected=", ".join(map(repr, _PRECISIONS)),
-                               got=repr(self.reduced_precision))
+            expected = f"1 to {MAX_THREADS}, or None"
+            raise CompileError("options", "`threads` is out of range", expected=expected, got=repr(self.threads))
+        if self.iteration_limit is not None and self.iteration_limit < 1:
+            got = repr(self.iteration_limit)
+            raise CompileError("options", "`iteration_limit` is out of range", expected="1 or more, or None", got=got)
