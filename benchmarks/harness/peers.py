@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -32,9 +32,10 @@ def compiled(targets: Sequence[Any], graph: Any, feeds: Sequence[Any]) -> Prepar
 
 
 def torch_cpu() -> Any:
-    """The module `torch`, set to our number of threads."""
+    """The module `torch`, set to our number of threads and to record no gradients."""
     torch = import_module("torch")
     torch.set_num_threads(threads())
+    torch.set_grad_enabled(False)
     return torch
 
 
@@ -43,12 +44,7 @@ def torch_prepared(make: Callable[[Any], Callable[..., Any]], feeds: Sequence[An
     torch = torch_cpu()
     tensors = [torch.from_numpy(x) for x in feeds]
     call = torch.compile(make(torch)) if compile_it else make(torch)
-
-    def step(_: int) -> Any:
-        with torch.inference_mode():
-            return call(*tensors)
-
-    return Prepared(step, numpy_arrays)
+    return Prepared(lambda _: call(*tensors), numpy_arrays)
 
 
 def jax_prepared(make: Callable[[Any], Callable[..., Any]], feeds: Sequence[Any]) -> Prepared:
@@ -59,21 +55,26 @@ def jax_prepared(make: Callable[[Any], Callable[..., Any]], feeds: Sequence[Any]
     return Prepared(lambda _: jax.block_until_ready(call(*arrays)), numpy_arrays)
 
 
-def onnxruntime_session(model: bytes) -> Any:
-    """An ONNX Runtime session on the CPU."""
+def onnxruntime_session(model: bytes, sizes: Mapping[str, int]) -> Any:
+    """An ONNX Runtime session on the CPU. sizes: numbers for the model's named sizes."""
     ort = import_module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads()
     options.log_severity_level = 3
+    for name, size in sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def openvino_request(model: bytes) -> Any:
-    """An OpenVINO request on the CPU in float32, tuned for latency."""
+def openvino_request(model: bytes, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """An OpenVINO request on the CPU in float32, tuned for latency. shapes: of the inputs."""
     ov = import_module("openvino")
+    core = ov.Core()
+    read = core.read_model(model)
+    read.reshape({name: list(shape) for name, shape in shapes.items()})
     settings = {
         "INFERENCE_NUM_THREADS": str(threads()),
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    return ov.Core().compile_model(model, "CPU", settings).create_infer_request()
+    return core.compile_model(read, "CPU", settings).create_infer_request()

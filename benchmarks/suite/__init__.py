@@ -4,6 +4,8 @@ MODULES = tuple(
     f"suite.{name}"
     for name in (
         "matmul",
+        "resnet50",
+        "resnet50_compile",
         "laplacian",
         "two_stencils",
         "while_loop",
@@ -11,5 +13,6 @@ MODULES = tuple(
         "new_size",
         "softmax",
         "layer_norm",
+        "bert",
     )
 )

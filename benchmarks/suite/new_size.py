@@ -67,12 +67,7 @@ def _with_torch(given: list[Any], compile_it: bool) -> Prepared:
         return torch.tanh(x @ v) @ w
 
     call = torch.compile(network, dynamic=True) if compile_it else network
-
-    def step(k: int) -> Any:
-        with torch.inference_mode():
-            return call(rows[: _length(k)])
-
-    return Prepared(step, numpy_arrays)
+    return Prepared(lambda k: call(rows[: _length(k)]), numpy_arrays)
 
 
 def with_torch(given: list[Any]) -> Prepared:

@@ -51,9 +51,8 @@ def with_torch(given: list[Any]) -> Prepared:
 
     def step(_: int) -> Any:
         v = x
-        with torch.inference_mode():
-            while v[0] < _LIMIT:
-                v = v * _FACTOR
+        while v[0] < _LIMIT:
+            v = v * _FACTOR
         return v
 
     return Prepared(step, numpy_arrays)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stitchwork.errors import OpError
 from stitchwork.backends.reference.interpreter import Interpreter
+from stitchwork.errors import OpError
 from stitchwork.ir import dtypes
 from stitchwork.ir.graph import Module, Value
 from stitchwork.ir.types import TensorType

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ops.cases import CASES, REJECTS, Case, build, make_operands, reference
 
+from ops.cases import CASES, REJECTS, Case, build, make_operands, reference
 from stitchwork.errors import OpError
 from stitchwork.ops import REGISTRY
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ops.cases import CASES, Case, build_all, make_operands, reference
 
+from ops.cases import CASES, Case, build_all, make_operands, reference
 from stitchwork import pipeline
 from stitchwork.backends.cpu.backend import CpuBackend
 from stitchwork.backends.cpu.pool import default_pool

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 
 from stitchwork import autodiff, pipeline
+from stitchwork.api.device import Device
+from stitchwork.api.op_methods import OpMethods
+from stitchwork.api.variable import Variable
 from stitchwork.backends.cpu.backend import CpuBackend
 from stitchwork.backends.cpu.pool import default_pool, pool_for
 from stitchwork.errors import GraphError, user_location
@@ -23,9 +26,6 @@ from stitchwork.ops._build import as_array, constant, order_after
 from stitchwork.ops._op import building
 from stitchwork.ops.memory import Assign
 from stitchwork.ops.optimizer import sgd
-from stitchwork.api.device import Device
-from stitchwork.api.op_methods import OpMethods
-from stitchwork.api.variable import Variable
 from stitchwork.passes.specialize import specialize
 from stitchwork.runtime.binding import bind_symbols
 from stitchwork.runtime.cache import BoundedCache
@@ -44,7 +44,7 @@ class Graph(OpMethods):
         self._store = VariableStore()
         self._executables: BoundedCache[Any, Executable] = BoundedCache(_EXECUTABLES)
 
-    # --- tensors --------------------------------------------------------------------------------------------------------
+    # --- tensors ------------------------------------------------------------------------------------------------------
     def placeholder(self, shape: Sequence[Any], dtype: Any = float32, name: str = "") -> Value:
         """An input. A size is an int, a name (equal names, equal sizes) or None (any size). Raises GraphError."""
         if name and any(v.name == name for v in self.module.body.arguments):
@@ -66,7 +66,7 @@ class Graph(OpMethods):
         return dims.symbol(self.module.fresh_symbol()) if n is None else dims.as_size(n)
 
     def constant(self, value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Value:
-        """A tensor known now: an array, number or nested list, of `dtype` where given; filled to `shape` where given."""
+        """A tensor known now: an array, number or nested list, of `dtype` and filled to `shape` where given."""
         wanted: DType | None = None if dtype is None else as_dtype(dtype)
         array = as_array("constant", "value", value, wanted)
         if wanted is not None:
@@ -107,7 +107,7 @@ class Graph(OpMethods):
 
     gradients.__doc__ = autodiff.gradients.__doc__
 
-    # --- order ------------------------------------------------------------------------------------------------------------
+    # --- order --------------------------------------------------------------------------------------------------------
     def control_dependency(self, dependent: Any, depends_on: Sequence[Value]) -> Any:
         """`dependent`, available only once the operations `depends_on` are done, which it makes happen.
 
@@ -124,12 +124,12 @@ class Graph(OpMethods):
         return order_after(value, tokens)
 
     @contextmanager
-    def control_dependencies(self, depends_on: Sequence[Value]) -> Iterator[None]:
+    def control_dependencies(self, depends_on: Sequence[Value]) -> Generator[None]:
         """Ops built inside the `with` block come after the operations `depends_on`, and make them happen."""
         with self._building(), self.module.following(self._tokens(depends_on)):
             yield
 
-    def _tokens(self, depends_on: Sequence[Value]) -> tuple[Value, ...]:
+    def _tokens(self, depends_on: Sequence[Any]) -> tuple[Value, ...]:
         for v in depends_on:
             if not isinstance(v, Value):
                 raise GraphError(
@@ -143,11 +143,11 @@ class Graph(OpMethods):
         return tuple(depends_on)
 
     @contextmanager
-    def _building(self) -> Iterator[None]:
+    def _building(self) -> Generator[None]:
         with building(self.module):
             yield
 
-    # --- control flow -------------------------------------------------------------------------------------------------------
+    # --- control flow -------------------------------------------------------------------------------------------------
     def if_else(self, predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
         with self._building():
             return control_flow.if_else(predicate, then, otherwise)
@@ -165,7 +165,7 @@ class Graph(OpMethods):
     if_else.__doc__, while_loop.__doc__ = control_flow.if_else.__doc__, control_flow.while_loop.__doc__
     for_loop.__doc__ = control_flow.for_loop.__doc__
 
-    # --- compiling and running ------------------------------------------------------------------------------------------------
+    # --- compiling and running ----------------------------------------------------------------------------------------
     def compile(
         self,
         targets: Any,
@@ -175,8 +175,8 @@ class Graph(OpMethods):
     ) -> Executable:
         """Compile the graph for some targets: tensors, whose values `run` returns, and assigns, which it does.
 
-        feeds: the placeholders that runs will give, in order, as a list, or a dict to arrays or types whose sizes the program
-        may be specialised to. Default: every placeholder that the targets need, in the order of their making.
+        feeds: the placeholders that runs will give, in order, as a list, or a dict to arrays or types whose sizes the
+        program may be specialised to. Default: every placeholder that the targets need, in the order of their making.
         """
         Device.parse(device)
         chosen = options or CompileOptions()
@@ -185,7 +185,8 @@ class Graph(OpMethods):
         module, placeholders = self._extract(targets, None if feeds is None else list(feeds))
 
         def program(of: Module) -> NativeProgram:
-            return NativeProgram(of, pipeline.run(of, CpuBackend(iteration_limit=chosen.iteration_limit)), pool, self._store)
+            compiled = pipeline.run(of, CpuBackend(iteration_limit=chosen.iteration_limit))
+            return NativeProgram(of, compiled, pool, self._store)
 
         symbolic = any(not v.tensor.is_static for v in placeholders)
         if shapes is None or chosen.disable_type_inference or not symbolic:
@@ -198,13 +199,13 @@ class Graph(OpMethods):
         self, feeds: Mapping[Any, Any] | Sequence[Any] = (), targets: Any = (), device: str | Device = "cpu"
     ) -> list[TensorData]:
         """Compile for the targets on first use, and run. At most 32 executables are kept."""
-        wanted = targets if isinstance(targets, list | tuple) else [targets]
-        key = (tuple(cast("list[Value]", wanted)), device)
+        wanted = _as_list(targets)
+        key = (tuple(wanted), device)
         return self._executables.get_or_make(key, lambda: self.compile(wanted, device=device)).run(feeds)
 
     def _extract(self, targets: Any, feeds: Any) -> tuple[Module, list[Value]]:
         """A module of its own for some targets, and the placeholders that are its inputs."""
-        wanted = [self._target(t) for t in (targets if isinstance(targets, list | tuple) else [targets])]
+        wanted = [self._target(t) for t in _as_list(targets)]
         needed = _needed(wanted)
         arguments = [v for v in self.module.body.arguments if v in needed] if feeds is None else list(feeds)
         for v in arguments:
@@ -259,6 +260,10 @@ class _Extract(Rewriter):
     def _operation(self, operation: Any) -> None:
         if operation.block is not self.source.body or any(v in self.needed for v in operation.results):
             super()._operation(operation)
+
+
+def _as_list(targets: Any) -> list[Any]:
+    return list(cast("list[Any]", targets)) if isinstance(targets, list | tuple) else [targets]
 
 
 def _needed(targets: list[Value]) -> set[Value]:

@@ -203,7 +203,24 @@ def floordiv(a: Size, b: Size) -> Size:
     quotient, rest = _divide_terms(a, b)
     if isinstance(rest, int) and (rest == 0 or (isinstance(b, int) and 0 <= rest < b)):
         return quotient
+    inner = _division_plus_constant(rest) if isinstance(b, int) and b > 0 else None
+    if inner is not None:  # (x // c + k) // b == (x + k * c) // (c * b)
+        x, c, k = inner
+        return quotient + floordiv(x + k * c, c * b)
     return quotient + _function("floordiv", rest, b)
+
+
+def _division_plus_constant(x: Size) -> tuple[Size, int, int] | None:
+    """(y, c, k) for a size that is y // c + k with numbers c > 0 and k."""
+    terms = dict(_terms(x))
+    k = terms.pop((), 0)
+    if len(terms) != 1:
+        return None
+    ((m, coefficient),) = terms.items()
+    if coefficient != 1 or len(m) != 1 or m[0].name != "floordiv" or not m[0].args:
+        return None
+    y, c = m[0].args
+    return (y, c, k) if isinstance(c, int) and c > 0 else None
 
 
 def mod(a: Size, b: Size) -> Size:
@@ -227,8 +244,26 @@ def _extreme(name: str, pick: Callable[[int, int], int], a: Size, b: Size) -> Si
     difference = a - b
     if isinstance(difference, int):
         return b + pick(difference, 0)
+    for x, y, sign in ((a, b, 1), (b, a, -1)):
+        if x in _joined(name, y):
+            return y
+        if is_nonnegative(difference * sign):  # x >= y, whatever the symbols
+            return x if name == "max" else y
     a, b = sorted((a, b), key=str)
     return _function(name, a, b)
+
+
+def _joined(name: str, x: Size) -> set[Size]:
+    """The sizes that a nested function of this name combines; the size itself where it is none."""
+    found: set[Size] = {x}
+    pending = [x]
+    while pending:
+        terms = _terms(pending.pop())
+        m, c = next(iter(terms.items()), ((), 0))
+        if len(terms) == 1 and c == 1 and len(m) == 1 and m[0].name == name:
+            pending += [a for a in m[0].args if a not in found]
+            found.update(m[0].args)
+    return found
 
 
 def minimum(a: Size, b: Size) -> Size:
@@ -251,6 +286,9 @@ def broadcast(a: Size, b: Size) -> Size:
         return a
     if isinstance(b, int):
         return b
+    for x, y in ((a, b), (b, a)):
+        if x in _joined("broadcast", y):
+            return y
     a, b = sorted((a, b), key=str)
     return _function("broadcast", a, b)
 
@@ -286,7 +324,7 @@ def symbols_of(x: Size) -> frozenset[str]:
 
 
 def _atom_symbols(a: Atom) -> frozenset[str]:
-    return frozenset((a.name,)) if not a.args else frozenset().union(*map(symbols_of, a.args))
+    return frozenset((a.name,)) if not a.args else frozenset[str]().union(*map(symbols_of, a.args))
 
 
 def _apply_broadcast(a: int, b: int) -> int:
@@ -355,17 +393,14 @@ def evaluate(x: Size, values: Mapping[str, int]) -> int:
     return total
 
 
-def python_source(x: Size, name_of: Callable[[str], str]) -> str:
-    """`x` as a Python expression; `name_of` says how a symbol is written, functions are those of FUNCTIONS."""
+def python_source(x: Size, source_of: Callable[[Atom], str]) -> str:
+    """`x` as a Python expression; `source_of` says how a symbol or a function of sizes is written."""
     if isinstance(x, int):
         return str(x)
     terms: list[str] = []
     for m, c in x.terms.items():
         factors = [str(c)] if c != 1 or not m else []
-        for a in m:
-            args = ", ".join(python_source(arg, name_of) for arg in a.args)
-            factors.append(f"{a.name}({args})" if a.args else name_of(a.name))
-        terms.append("*".join(factors))
+        terms.append("*".join([*factors, *map(source_of, m)]))
     return "(" + " + ".join(terms) + ")"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -153,7 +153,7 @@ def promote(a: DType, b: DType) -> DType:
 def lowest(dtype: DType) -> Any:
     """The identity of max: -inf, the smallest integer, or False."""
     if dtype.kind == "f":
-        return -np.inf if dtype is not float8_e4m3 else float(ml_dtypes.finfo(dtype.numpy).min)
+        return -np.inf if dtype is not float8_e4m3 else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).min)
     if dtype.kind == "b":
         return False
     return int(ml_dtypes.iinfo(dtype.numpy).min)
@@ -162,7 +162,7 @@ def lowest(dtype: DType) -> Any:
 def highest(dtype: DType) -> Any:
     """The identity of min: inf, the largest integer, or True."""
     if dtype.kind == "f":
-        return np.inf if dtype is not float8_e4m3 else float(ml_dtypes.finfo(dtype.numpy).max)
+        return np.inf if dtype is not float8_e4m3 else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).max)
     if dtype.kind == "b":
         return True
     return int(ml_dtypes.iinfo(dtype.numpy).max)

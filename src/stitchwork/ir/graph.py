@@ -7,10 +7,10 @@ to move, merge or drop operations safely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -290,7 +290,7 @@ class Module:
         return self._order[-1]
 
     @contextmanager
-    def inside(self, block: Block) -> Iterator[Block]:
+    def inside(self, block: Block) -> Generator[Block]:
         """New operations go into `block`."""
         self._insertion.append(block)
         self._order.append(())
@@ -301,7 +301,7 @@ class Module:
             self._insertion.pop()
 
     @contextmanager
-    def following(self, tokens: tuple[Value, ...]) -> Iterator[None]:
+    def following(self, tokens: tuple[Value, ...]) -> Generator[None]:
         """New operations follow these tokens too."""
         self._order.append(tuple(dict.fromkeys(self.order + tokens)))
         try:
@@ -332,4 +332,4 @@ def constant_array(value: Value) -> Array | None:
     if value.op is None:
         return None
     array = getattr(value.op.op, "value", None)
-    return array if isinstance(array, np.ndarray) else None
+    return cast("Array", array) if isinstance(array, np.ndarray) else None

@@ -1,6 +1,7 @@
 """Complex numbers as pairs: code generators know real arithmetic only.
 
-A complex buffer is seen as a real one with a further dim of size 2 (real part, imaginary part), which is how it is in memory.
+A complex buffer is seen as a real one with a further dim of size 2 (real part, imaginary part), which is how it is in
+memory.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def hypot(a: Expr, b: Expr) -> Expr:
     return where(call("isinf", large), large, where(call("isnan", a) | call("isnan", b), a + b, root))
 
 
-# --- nests ----------------------------------------------------------------------------------------------------------------
+# --- nests ------------------------------------------------------------------------------------------------------------
 def split_nest(statements: list[Statement]) -> list[Statement]:
     """Statements in real arithmetic."""
     return [made for s in statements for made in _statement(s, Splitter())]

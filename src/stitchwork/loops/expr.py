@@ -6,6 +6,7 @@ identity; sharing a node means computing it once.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -230,7 +231,7 @@ def broadcast_index(position: Expr, size: Size, own: Size) -> Expr:
 
 
 def _indices(buffer: Buffer, index: Any) -> tuple[Expr, ...]:
-    many: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    many = typing.cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     assert len(many) == buffer.rank, f"{len(many)} indices into rank {buffer.rank}"
     return tuple(as_index(i) for i in many)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from stitchwork.ir import dims
+from stitchwork.ir.dtypes import int64
 from stitchwork.loops.affine import Affine, affine, collapse, flat_buffer, offset_of, row_major
 from stitchwork.loops.expr import Axis, Buffer, Const, Expr, Load, Reduce, children, substitute, transform, walk
 from stitchwork.loops.kernel import Stage
-from stitchwork.ir.dtypes import int64
 
 
 def flatten(stage: Stage, keep: Axis | None = None) -> Stage:
     """The same stage with flat accesses and as few axes as they allow; `keep` stays as it is."""
     stage = _drop_units(stage, keep)
     forms = {e: f for e in walk(stage.value) if isinstance(e, Load) and (f := _flat(e)) is not None}
-    fixed = _axes_elsewhere(stage.value, set(forms)) | ({keep} if keep is not None else set())
+    fixed = _axes_elsewhere(stage.value, set(forms)) | ({keep} if keep is not None else set[Axis]())
     target = _store_form(stage)
     if target is None:
         return stage

@@ -7,7 +7,7 @@ A *storage* is a piece of memory: an input, output, constant, variable or tempor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
@@ -133,7 +133,7 @@ class Bind:
     source: Storage
 
 
-Instruction = Union[Launch, Copy, Branch, Loop, Bind]
+Instruction = Launch | Copy | Branch | Loop | Bind
 
 
 @dataclass(eq=False)

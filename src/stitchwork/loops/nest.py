@@ -7,10 +7,9 @@ stores of the same nest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Union
 
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType
@@ -78,7 +77,7 @@ class While:
     body: list[Statement]
 
 
-Statement = Union[For, Store, Let, If, While]
+Statement = For | Store | Let | If | While
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +123,7 @@ class Builder:
         return buffer
 
     @contextmanager
-    def loop(self, hi: Size | Expr, lo: Size | Expr = 0, kind: str = "serial", name: str = "") -> Iterator[Axis]:
+    def loop(self, hi: Size | Expr, lo: Size | Expr = 0, kind: str = "serial", name: str = "") -> Generator[Axis]:
         """`for axis in range(lo, hi)`."""
         axis = Axis(hi if not isinstance(hi, Expr) else -1, name)  # -1: the extent is known at run time only
         with self._body() as body:
@@ -134,7 +133,7 @@ class Builder:
         self.statements.append(For(axis, low, high, body, kind))
 
     @contextmanager
-    def nest(self, sizes: Sequence[Size], kind: str = "parallel") -> Iterator[tuple[Axis, ...]]:
+    def nest(self, sizes: Sequence[Size], kind: str = "parallel") -> Generator[tuple[Axis, ...]]:
         """Nested loops over all positions of a shape."""
         if not sizes:
             yield ()
@@ -143,14 +142,14 @@ class Builder:
             yield (first, *rest)
 
     @contextmanager
-    def when(self, condition: Expr) -> Iterator[None]:
+    def when(self, condition: Expr) -> Generator[None]:
         """The statements inside run only where `condition` holds."""
         with self._body() as body:
             yield
         self.statements.append(If(condition, body))
 
     @contextmanager
-    def otherwise(self) -> Iterator[None]:
+    def otherwise(self) -> Generator[None]:
         """The other branch of the `when` just before."""
         before = self.statements[-1]
         assert isinstance(before, If), "otherwise() must follow when()"
@@ -159,14 +158,14 @@ class Builder:
         before.otherwise = body
 
     @contextmanager
-    def while_(self, condition: Expr) -> Iterator[None]:
+    def while_(self, condition: Expr) -> Generator[None]:
         """Repeat as long as `condition`, re-evaluated each round, holds."""
         with self._body() as body:
             yield
         self.statements.append(While(condition, body))
 
     @contextmanager
-    def _body(self) -> Iterator[list[Statement]]:
+    def _body(self) -> Generator[list[Statement]]:
         outer, self.statements = self.statements, []
         body = self.statements
         yield body

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stitchwork.ir import dims
-from stitchwork.ir.graph import Block, Module, Operation, VariableState, Value, constant_array
+from stitchwork.ir.graph import Block, Module, Operation, Value, VariableState, constant_array
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.complex import split_kernel, split_nest
 from stitchwork.loops.expr import Buffer, Expr, Load, axes_for, loads, transform
@@ -242,7 +242,7 @@ class _Lowering:
         operation.op.loops(builder, outs, *operation.op.group(flat))
         return NestKernel(split_nest(builder.statements), builder.scratch, name, [operation])
 
-    # --- control flow ---------------------------------------------------------------------------------------------------
+    # --- control flow -------------------------------------------------------------------------------------------------
     def _control(self, operation: Operation, sinks: dict[Value, Storage]) -> list[Instruction]:
         if len(operation.regions) != 2:
             raise AssertionError(f"{operation.op.name} reached lowering")

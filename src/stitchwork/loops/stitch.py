@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stitchwork.ir import dims
 from stitchwork.ir.graph import Block, Operation, Value, constant_array
@@ -152,7 +152,7 @@ class BlockStitcher:
         buffers = [Buffer(v.dtype, v.shape, v) if not v.is_token else None for v in operation.operands]
         axes = axes_for(operation.results[0].shape)
         made = operation.op.compute(axes, *operation.op.group(buffers))
-        many = made if isinstance(made, tuple) else (made,)
+        many = cast("tuple[Expr, ...]", made) if isinstance(made, tuple) else (made,)
         for value, expr in zip(operation.results, many, strict=True):
             self.forms[value] = (axes, expr)
 
@@ -162,8 +162,9 @@ class BlockStitcher:
         sites: dict[Value, list[tuple[Value, Load, tuple[Axis, ...]]]] = {}
         for value, (axes, expr) in self.forms.items():
             for load, over in loads_with_axes(expr):
-                sites.setdefault(load.buffer.key, []).append((value, load, axes + over))
-                self.users.setdefault(load.buffer.key, []).append(value)
+                source = _source(load)
+                sites.setdefault(source, []).append((value, load, axes + over))
+                self.users.setdefault(source, []).append(value)
         for operation in reversed(self.block.operations):
             for value in operation.results:
                 if value not in self.forms:
@@ -261,7 +262,7 @@ class BlockStitcher:
                 self.roots[value] = root
         for root in self.roots.values():
             for e in walk(root.expr) if root.expr is not None else ():
-                if isinstance(e, Load) and (producer := self.roots.get(self.resolve(e.buffer.key))):
+                if isinstance(e, Load) and (producer := self.roots.get(self.resolve(_source(e)))):
                     producer.users.add(root.value)
 
     def _inlined_into(self, expr: Expr) -> list[Operation]:
@@ -270,8 +271,8 @@ class BlockStitcher:
         pending = [expr]
         while pending:
             for load in loads(pending.pop()):
-                value = load.buffer.key
-                if value in self.inlined and value.op not in found:
+                value = _source(load)
+                if value in self.inlined and value.op is not None and value.op not in found:
                     found[value.op] = None
                     pending.append(self.forms[value][1])
         return sorted((o for o in found if not is_alias(o)), key=self.position.__getitem__)
@@ -282,20 +283,21 @@ class BlockStitcher:
         def leaf(e: Expr) -> Expr | None:
             if not isinstance(e, Load):
                 return None
-            if e.buffer.key not in self.inlined:
+            source = _source(e)
+            if source not in self.inlined:
                 return _literal(e)
             index = tuple(transform(i, leaf) for i in e.index)
-            key = (e.buffer.key, *map(_index_key, index))
+            key = (source, *map(_index_key, index))
             found = self._memo.get(key)
             if found is None:
-                axes, inner = self.forms[e.buffer.key]
-                placed = transform(inner, dict(zip(axes, index, strict=True)).get)
+                axes, inner = self.forms[source]
+                placed = substitute(inner, dict(zip(axes, index, strict=True)))
                 found = self._memo[key] = self._inline(placed)
             return found
 
         return transform(expr, leaf)
 
-    # --- 2. epilogues and 3. absorbing ----------------------------------------------------------------------------------
+    # --- 2. epilogues and 3. absorbing --------------------------------------------------------------------------------
     def _group(self) -> list[Group]:
         taken: set[Value] = set()
         groups: list[Group] = []
@@ -323,9 +325,9 @@ class BlockStitcher:
             return None
         found: Root | None = None
         for e in nodes:
-            if not isinstance(e, Load) or e.buffer.key not in self.routines or e.buffer.key in taken:
+            if not isinstance(e, Load) or _source(e) not in self.routines or _source(e) in taken:
                 continue
-            producer = self.roots[e.buffer.key]
+            producer = self.roots[_source(e)]
             fits = producer.users == {root.value} and not producer.external and producer.value.shape == root.value.shape
             if not fits or not all(
                 is_identity(x, root.axes) for x in nodes if isinstance(x, Load) and x.buffer.key is e.buffer.key
@@ -379,8 +381,8 @@ def make_stages(members: list[Root]) -> list[Stage]:
     buffers = {m.value: Buffer(m.value.dtype, m.value.shape, m.value) for m in members}
 
     def leaf(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.buffer.key in buffers:
-            return Load(buffers[e.buffer.key], tuple(transform(i, leaf) for i in e.index), e.boundary, e.fill)
+        if isinstance(e, Load) and _source(e) in buffers:
+            return Load(buffers[_source(e)], tuple(transform(i, leaf) for i in e.index), e.boundary, e.fill)
         return None
 
     stages: list[Stage] = []
@@ -388,6 +390,11 @@ def make_stages(members: list[Root]) -> list[Stage]:
         assert m.expr is not None
         stages.append(Stage(buffers[m.value], m.axes, transform(m.expr, leaf), describe(m.operation)))
     return stages
+
+
+def _source(load: Load) -> Value:
+    """The value that a load reads: all buffers of the stitcher's expressions have values as keys."""
+    return cast("Value", load.buffer.key)
 
 
 def describe(operation: Operation) -> str:

@@ -68,8 +68,8 @@ def tile_single(stage: Stage) -> Tiling:
 
 
 def _transposed(stage: Stage) -> Axis | None:
-    """The axis along which a load's elements are neighbours in memory, where the result's are along another: tiles that are
-    short both ways keep the lines that they touch in cache."""
+    """The axis along which a load's elements are neighbours in memory, where the result's are along another: tiles that
+    are short both ways keep the lines that they touch in cache."""
     for e in walk(stage.value):
         if not isinstance(e, Load) or not e.index or not stage.axes:
             continue

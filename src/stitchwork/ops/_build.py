@@ -87,10 +87,13 @@ def _follow_sizes(op: Op, types: tuple[Any, ...], grouped: Sequence[Any], result
     """Note what integer results hold symbolically."""
     if len(results) != 1 or results[0].is_token or results[0].dtype.kind not in "iub" or not op.has("shape_value"):
         return
-    contents = [
-        tuple(v.content for v in p) if isinstance(p, tuple) else None if p is None else p.content for p in grouped
-    ]
-    results[0].content = op.shape_value(types, *contents)
+    results[0].content = op.shape_value(types, *map(_content_of, grouped))
+
+
+def _content_of(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(v.content for v in cast("tuple[Value, ...]", part))
+    return None if part is None else part.content
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
@@ -133,10 +136,10 @@ def canonical(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return tuple(canonical(e) for e in cast("list[Any]", x))
     if isinstance(x, np.bool_ | np.integer | np.floating | np.complexfloating):
-        return x.item()
+        return cast("np.generic", x).item()
     if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
-        return dtypes.as_dtype(x)
-    return x
+        return dtypes.as_dtype(cast("Any", x))
+    return cast("Any", x)
 
 
 def _module_of(cls: type[Op], grouped: Sequence[Any]) -> Module:
@@ -275,7 +278,7 @@ def constant(module: Module, array: np.ndarray[Any, Any]) -> Value:
     array = np.ascontiguousarray(array).reshape(array.shape)
     array.flags.writeable = False
     type_: Type = TensorType(dtypes.as_dtype(array.dtype), array.shape)
-    op = REGISTRY["constant"](value=array)
+    op: Op = cast("Any", REGISTRY["constant"])(value=array)
     value = module.block.append(op, (), (type_,), (), user_location()).results[0]
     if value.dtype.kind in "iub" and array.ndim <= 1 and array.size <= _CONTENT_LIMIT:
         value.content = int(array) if array.ndim == 0 else tuple(int(e) for e in array)
@@ -314,7 +317,7 @@ def function(cls: type[Op]) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = cls.name
     call.__doc__ = cls.__doc__
-    call.__signature__ = signature(cls)  # type: ignore[attr-defined]
+    call.__signature__ = signature(cls)
     if cls.operator:
         OPERATORS[cls.operator] = call
     return call

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from stitchwork.ir.dims import Dim, Size
 from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Content, Guard, Module, Value
 from stitchwork.ir.types import TensorType, Type
-from stitchwork.loops.expr import Axis, Buffer, Expr
+from stitchwork.loops.expr import Axis, Buffer
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -239,17 +239,17 @@ class Op:
 
 
 def _symbolic(x: Any) -> bool:
-    return isinstance(x, Dim) or (isinstance(x, tuple) and any(map(_symbolic, x)))
+    return isinstance(x, Dim) or (isinstance(x, tuple) and any(map(_symbolic, cast("tuple[Any, ...]", x))))
 
 
 def _substitute(x: Any, values: Mapping[str, Size]) -> Any:
     if isinstance(x, tuple):
-        return tuple(_substitute(e, values) for e in x)
+        return tuple(_substitute(e, values) for e in cast("tuple[Any, ...]", x))
     return dims.substitute(x, values) if isinstance(x, Dim) else x
 
 
 def _hashable(x: Any) -> Any:
-    return id(x) if isinstance(x, np.ndarray) else x
+    return id(cast("object", x)) if isinstance(x, np.ndarray) else x
 
 
 # --- checks that follow from a declaration ---------------------------------------------------------------------
@@ -312,11 +312,13 @@ def _check_dims(
 def _each(name: str, t: Any) -> list[tuple[str, TensorType]]:
     if t is None:
         return []
-    return [(f"{name}[{k}]", x) for k, x in enumerate(t)] if isinstance(t, tuple) else [(name, t)]
+    if isinstance(t, tuple):
+        return [(f"{name}[{k}]", x) for k, x in enumerate(cast("tuple[TensorType, ...]", t))]
+    return [(name, t)]
 
 
 def _show(t: Any) -> str:
-    return f"[{', '.join(map(str, t))}]" if isinstance(t, tuple) else str(t)
+    return f"[{', '.join(map(str, cast('tuple[Any, ...]', t)))}]" if isinstance(t, tuple) else str(t)
 
 
 def _compact(spec: str) -> str:
@@ -387,7 +389,7 @@ def axes_index(op: str, axes: Any, rank: int, what: str = "axes") -> Ints:
     """Sorted non-negative axes; None means all. Raises OpError for one out of range or given twice."""
     if axes is None:
         return tuple(range(rank))
-    many = axes if isinstance(axes, tuple | list) else (axes,)
+    many: Sequence[Any] = cast("Sequence[Any]", axes) if isinstance(axes, tuple | list) else (axes,)
     found = tuple(sorted(axis_index(op, a, rank, what) for a in many))
     if len(set(found)) != len(found):
         raise OpError(op, f"`{what}` names an axis twice", got=str(tuple(many)))
@@ -403,7 +405,7 @@ class _Building(threading.local):
 _STATE = _Building()  # set while a function is traced or a pass builds ops without operands; see `building`
 
 
-class building:
+class building:  # noqa: N801  # used like a function, as the context managers of contextlib
     """Ops without tensor operands go into this module inside the `with` block."""
 
     def __init__(self, module: Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class _Decomposer(Rewriter):
             return None
         given = [v for v, s in zip(op.group(operands), op.operands.values(), strict=True) if not s.token]
         made = op.decompose(*given)
-        results = tuple(made) if isinstance(made, tuple | list) else (made,)
+        results = tuple(cast("Sequence[Value]", made)) if isinstance(made, tuple | list) else (made,)
         return tuple(_as_declared(operation, old, new) for old, new in zip(operation.results, results, strict=True))
 
     def _as_while(self, operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def _fold(operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value] 
         return None
     with np.errstate(all="ignore"):
         made = op.numpy(*op.group(known))
-    many: list[Array] = list(made) if isinstance(made, tuple | list) else [made]
+    many = list(cast("Sequence[Array]", made)) if isinstance(made, tuple | list) else [made]
     module = operands[0].module if operands else None
     if module is None:
         return None
@@ -59,5 +60,5 @@ def _elements(value: Value) -> int:
 
 def _symbolic(op: object, attribute: str) -> bool:
     value = getattr(op, attribute)
-    parts = value if isinstance(value, tuple) else (value,)
+    parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
     return any(isinstance(p, dims.Dim) for p in parts)

@@ -1,7 +1,7 @@
 """Move transposes towards the end of the program, where they meet and cancel.
 
-Convolutions compute channels last; a program written channels first has a permute before and after each. Pushing a permute
-through the ops that follow (which then work on the other layout) brings it to the next one's inverse.
+Convolutions compute channels last; a program written channels first has a permute before and after each. Pushing a
+permute through the ops that follow (which then work on the other layout) brings it to the next one's inverse.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _sunk(operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value] 
 
 
 def _cheaply_moved(value: Value, back: Ints, rank: int) -> Value | None:
-    """An operand in the new layout where that costs nothing at run time: constants, and tensors with at most one dim that
-    is not 1."""
+    """An operand in the new layout where that costs nothing at run time: constants, and tensors with at most one dim
+    that is not 1."""
     if value.rank == 0:
         return value
     if value.rank > rank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
@@ -47,7 +48,7 @@ class _Specializer(Rewriter):
 
 def _content(content: object, sizes: Mapping[str, Size]) -> object:
     if isinstance(content, tuple):
-        return tuple(_content(c, sizes) for c in content)
+        return tuple(_content(c, sizes) for c in cast("tuple[object, ...]", content))
     return dims.substitute(content, sizes) if isinstance(content, dims.Dim) else content
 
 

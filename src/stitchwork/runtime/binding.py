@@ -143,14 +143,26 @@ def _wrong(what: str, label: str, type_: TensorType, shape: tuple[int, ...]) -> 
 
 
 def compile_sizes(sizes: Sequence[Size], symbols: Sequence[str]) -> Callable[..., tuple[int, ...]]:
-    """A function from symbol values to all the sizes; equal sizes are computed once."""
+    """A function from symbol values to all the sizes; equal sizes, and functions inside them, are computed once."""
     names = {s: f"s{k}" for k, s in enumerate(symbols)}
     distinct: dict[Size, str] = {}
+    functions: dict[dims.Atom, str] = {}
     lines: list[str] = []
+
+    def source_of(a: dims.Atom) -> str:
+        if not a.args:
+            return names[a.name]
+        if a not in functions:
+            args = ", ".join(python_source(x, source_of) for x in a.args)
+            functions[a] = f"f{len(functions)}"
+            lines.append(f"    {functions[a]} = {a.name}({args})")
+        return functions[a]
+
     for n in sizes:
         if isinstance(n, Dim) and n not in distinct:
             distinct[n] = f"d{len(distinct)}"
-            lines.append(f"    {distinct[n]} = {python_source(n, names.__getitem__)}")
+            written = python_source(n, source_of)
+            lines.append(f"    {distinct[n]} = {written}")
     results = "".join(f"{distinct[n] if isinstance(n, Dim) else n}, " for n in sizes)
     source = f"def evaluate({', '.join(names.values())}):\n" + "\n".join([*lines, f"    return ({results})"])
     scope: dict[str, Any] = dict(dims.FUNCTIONS)

@@ -219,9 +219,9 @@ def _aligned(x: Array) -> Array:
 class Executable:
     """A graph compiled for given targets.
 
-    `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a list of
-    TensorData in the order of the targets that are tensors. Thread-safe. Nothing is compiled while running, unless the program
-    was specialised and meets other sizes than those: then the program for all sizes is compiled, once.
+    `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a list
+    of TensorData in the order of the targets that are tensors. Thread-safe. Nothing is compiled while running, unless
+    the program was specialised and meets other sizes than those: then the program for all sizes is compiled, once.
     """
 
     def __init__(
@@ -259,8 +259,8 @@ class Executable:
         return [TensorData(a) for a in program.run(given)]
 
     def run_async(self, feeds: Sequence[Any] | Mapping[Any, Any] = (), queue: CommandQueue | None = None) -> Pending:
-        """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in order;
-        without a queue, a common one is used."""
+        """Start a run and return at once. The inputs must stay as they are until it is done. Runs of one queue go in
+        order; without a queue, a common one is used."""
         at = user_location()
 
         def run() -> list[TensorData]:

@@ -1,8 +1,8 @@
 """A whole program as one LLVM module: its kernels, and `main`, which runs them.
 
-`i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs, variables and
-constants; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset and bytes per
-thread. Loops and branches are native code, so one call runs everything.
+`i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs,
+variables and constants; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset
+and bytes per thread. Loops and branches are native code, so one call runs everything.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ class Main:
         return fn.load("ptr", fn.gep(self.io, number, "i64"), 8)
 
     def sizes(self) -> Sizes:
-        """Sizes as they are at this point of the run; computed once at the start where no symbol is bound by the run itself."""
+        """Sizes as they are at this point of the run; computed once at the start where the run itself binds no symbol."""
         return _LazySizes(self) if self.owner.program.bounds else self.fixed_sizes
 
     def symbol(self, name: str) -> V:
         fn = self.fn
         return fn.load("i64", fn.gep(self.symbol_table, self.symbols[name], "i64"), 8)
 
-    # --- instructions ---------------------------------------------------------------------------------------------------
+    # --- instructions -------------------------------------------------------------------------------------------------
     def _launch(self, kernel: Kernel) -> None:
         for info in self.owner.kernels(kernel):
             sizes = self.sizes()

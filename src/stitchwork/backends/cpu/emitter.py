@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +103,7 @@ class Emitter:
 
     # --- scopes -------------------------------------------------------------------------------------------------------
     @contextmanager
-    def lanes(self, axis: Axis | None, width: int, mask: V | None = None, inside: bool = False) -> Iterator[None]:
+    def lanes(self, axis: Axis | None, width: int, mask: V | None = None, inside: bool = False) -> Generator[None]:
         """Emit along `axis` with this many lanes."""
         before = self.vector, self.width, self.mask, self.inside
         self.vector, self.width, self.mask, self.inside = (axis if width > 1 else None), width, mask, inside
@@ -112,9 +112,9 @@ class Emitter:
         self.vector, self.width, self.mask, self.inside = before
 
     @contextmanager
-    def scope(self, *axes: Axis) -> Iterator[None]:
-        """A region of code in which `axes` take values of their own. What was emitted before is reused inside where it does not
-        vary with them; what is emitted inside is forgotten at the end."""
+    def scope(self, *axes: Axis) -> Generator[None]:
+        """A region of code in which `axes` take values of their own. What was emitted before is reused inside where it
+        does not vary with them; what is emitted inside is forgotten at the end."""
         self._layers.append((frozenset(axes), {}))
         yield
         self._layers.pop()
@@ -161,7 +161,7 @@ class Emitter:
 
         go(body, axes)
 
-    # --- expressions ----------------------------------------------------------------------------------------------------
+    # --- expressions --------------------------------------------------------------------------------------------------
     def emit(self, e: Expr) -> V:
         """The value of an expression in register form: a scalar, or a vector where it varies along the vector axis."""
         if isinstance(e, Local):
@@ -247,7 +247,7 @@ class Emitter:
             total = self.fn.add(total, self.fn.mul(self.axes[axis], self.sizes(c)))
         return total
 
-    # --- loads ----------------------------------------------------------------------------------------------------------
+    # --- loads --------------------------------------------------------------------------------------------------------
     def _load(self, e: Load) -> V:
         if e.buffer in self.registers:
             return self.registers[e.buffer]
@@ -368,7 +368,7 @@ class Emitter:
             offsets = fn.binary("add", offsets, other)
         return gather(fn, element, place.pointer, offsets, self.mask, align)
 
-    # --- reductions -------------------------------------------------------------------------------------------------------
+    # --- reductions ---------------------------------------------------------------------------------------------------
     def _reduce(self, e: Reduce) -> V:
         count = dims.product(a.extent for a in e.axes)
         if isinstance(count, int) and 0 < count <= UNROLLED:

@@ -21,8 +21,8 @@ from stitchwork.loops.kernel import Storage
 class KernelInfo:
     """What `main` must know of a kernel's function.
 
-    `slots` are what `ctx` holds; after them come the scratch memory's address and bytes per thread, unless `scratch_slot` names
-    the slot for its address (each thread's part then being `scratch_bytes` long).
+    `slots` are what `ctx` holds; after them come the scratch memory's address and bytes per thread, unless
+    `scratch_slot` names the slot for its address (each thread's part then being `scratch_bytes` long).
     """
 
     name: str

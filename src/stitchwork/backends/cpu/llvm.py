@@ -6,7 +6,7 @@ of the product. Values are (type, reference) pairs; 64-bit integer arithmetic on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -241,7 +241,7 @@ class Function:
         return V("ptr", ref)
 
     @contextmanager
-    def in_prologue(self) -> Iterator[None]:
+    def in_prologue(self) -> Generator[None]:
         """Write straight-line code into the entry block, before everything else, whatever block is being written."""
         lines, self.lines = self.lines, self.prologue
         yield
@@ -289,7 +289,7 @@ class Function:
         return phi
 
     @contextmanager
-    def loop(self, lo: Int, hi: Int, step: Int = 1, carry: Sequence[V] = ()) -> Iterator[Loop]:
+    def loop(self, lo: Int, hi: Int, step: Int = 1, carry: Sequence[V] = ()) -> Generator[Loop]:
         """`for index in range(lo, hi, step)` with carried values.
 
         The body sets `following` to the next iteration's values when it carries any; afterwards `results` holds
@@ -318,7 +318,7 @@ class Function:
         state.results = [p.value for p in phis]
 
     @contextmanager
-    def when(self, condition: V) -> Iterator[None]:
+    def when(self, condition: V) -> Generator[None]:
         """Write the body in a block that runs only where `condition` (i1) holds."""
         then, done = self.new_block("then"), self.new_block("endif")
         self.cbr(condition, then, done)

@@ -167,8 +167,8 @@ class _Nest:
 
 
 def _steps_along(store: Store, axis: Axis) -> bool:
-    """True where neighbouring iterations of `axis` write neighbouring elements, unconditionally, from values that only loads
-    and the axis itself decide."""
+    """True where neighbouring iterations of `axis` write neighbouring elements, unconditionally, from values that only
+    loads and the axis itself decide."""
     if store.combine or store.boundary or not store.index or store.buffer.dtype.bits < 8:
         return False
     if any(axis in walk(i) for i in store.index[:-1]) or any(isinstance(e, Reduce) for e in walk(store.value)):

@@ -12,9 +12,8 @@ from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.emitter import Emitter, Place, Sizes
 from stitchwork.backends.cpu.kernel import KernelInfo
 from stitchwork.backends.cpu.llvm import Function, Module, V, i64
-from stitchwork.backends.cpu.routine import Count, Epilogue
+from stitchwork.backends.cpu.routine import Count, Epilogue, Slot
 from stitchwork.backends.cpu.routine import Size as RoutineSize
-from stitchwork.backends.cpu.routine import Slot
 from stitchwork.backends.cpu.target import Target
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size, symbols_of
@@ -102,7 +101,7 @@ class FusedEpilogue:
             if isinstance(e, Load):
                 sizes += e.buffer.shape
                 sizes += [n * s for n, s in zip(e.buffer.shape, row_major(e.buffer.shape), strict=True)]
-        return set().union(*map(symbols_of, sizes))
+        return set[str]().union(*map(symbols_of, sizes))
 
     def callback(self) -> Epilogue | None:
         """None where the routine's own result is stored as it is."""

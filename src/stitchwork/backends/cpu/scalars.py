@@ -1,7 +1,7 @@
 """How dtypes and scalar functions look in LLVM.
 
-In memory a bool is an i8, sub-byte integers and 8-bit floats are bytes. In registers a bool is an i1 and every float of 16 bits
-or fewer is a `float`: arithmetic on them is done in 32 bits and rounded when stored or cast.
+In memory a bool is an i8, sub-byte integers and 8-bit floats are bytes. In registers a bool is an i1 and every float of
+16 bits or fewer is a `float`: arithmetic on them is done in 32 bits and rounded when stored or cast.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _wrap4(fn: Function, x: V, dtype: DType) -> V:
 
 
 def _decode_e4m3(fn: Function, x: V, width: int) -> V:
-    """Exponent and mantissa moved into a float, whose bias is then corrected by a multiplication (exact, subnormals too)."""
+    """Exponent and mantissa moved into a float, the bias then corrected by a multiplication (exact, subnormals too)."""
     bits = fn.convert("zext", x, vector("i32", width))
     magnitude = fn.binary("shl", fn.binary("and", bits, _integer("i32", 0x7F, width)), _integer("i32", 20, width))
     sign = fn.binary("shl", fn.binary("and", bits, _integer("i32", 0x80, width)), _integer("i32", 24, width))
@@ -131,7 +131,7 @@ def _encode_bf16(fn: Function, x: V, width: int) -> V:
 
 
 def _encode_f8(fn: Function, x: V, dtype: DType, width: int) -> V:
-    """Round to nearest even at the mantissa's last bit; beyond the range e5m2 gives inf and e4m3 NaN, as ml_dtypes does."""
+    """Round to nearest even at the mantissa's last bit; beyond the range e5m2 is inf and e4m3 NaN, as in ml_dtypes."""
     shift, scale, top = (20, 2.0**-120, 0x7E) if dtype is float8_e4m3 else (21, 2.0**-112, 0x7C)
     ints = vector("i32", width)
     bits = fn.convert("bitcast", x, ints)

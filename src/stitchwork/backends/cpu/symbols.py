@@ -26,7 +26,7 @@ def kernel_symbols(kernel: Kernel) -> set[str]:
         case _:
             sizes += [n for b in (*kernel.operands, kernel.buffer) for n in b.shape]
             sizes += _expression_sizes(kernel.epilogue)
-    return set().union(*map(symbols_of, sizes)) if sizes else set()
+    return set[str]().union(*map(symbols_of, sizes))
 
 
 def _expression_sizes(expr: Expr) -> Iterable[Size]:

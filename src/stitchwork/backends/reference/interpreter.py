@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,11 +37,17 @@ class Interpreter:
         if op.effect:
             return (self._run_effect(op, operands),)
         if operation.regions:
-            regions = [lambda *args, r=r: self.run_block(r, args, env) for r in operation.regions]
+            regions = [self._region(r, env) for r in operation.regions]
             return tuple(_as_results(op.numpy(*operands, regions=regions), operation))
         given = [v for v, s in zip(op.group(operands), op.operands.values(), strict=True) if not s.token]
         with np.errstate(all="ignore"):
             return tuple(_as_results(op.numpy(*given), operation))
+
+    def _region(self, block: Block, env: dict[Value, Any]) -> Callable[..., list[Any]]:
+        def call(*args: Any) -> list[Any]:
+            return self.run_block(block, args, env)
+
+        return call
 
     def _run_effect(self, op: Op, operands: list[Any]) -> Any:
         name = getattr(op, "variable")  # noqa: B009  # every op with an effect names its variable
@@ -52,7 +58,7 @@ class Interpreter:
 
 
 def _as_results(made: Any, operation: Operation) -> list[Array]:
-    many = list(made) if isinstance(made, tuple | list) else [made]
+    many: list[Any] = list(cast("list[Any]", made)) if isinstance(made, tuple | list) else [made]
     for value, array in zip(operation.results, many, strict=True):
         assert np.asarray(array).dtype == value.dtype.numpy, (
             f"{operation.op.name}: {np.asarray(array).dtype} for {value.type}"

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from stitchwork.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
-from stitchwork.loops.expr import Const, Expr, Operand, RareSelect, bitcast, call, where
+from stitchwork.loops.expr import Const, Expr, Operand, bitcast, call, where
 
 INF, NAN = float("inf"), float("nan")
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")

@@ -169,7 +169,7 @@ def _slice(
 
 
 def _start(start: Size, step: int, n: Size) -> Size | None:
-    far = isinstance(start, int) and (start >= _FAR if step < 0 else start <= -_FAR)
+    far = isinstance(start, int) and (start >= _FAR if step < 0 else start == 0 or start <= -_FAR)
     return None if far else _from_end(start, n)
 
 
