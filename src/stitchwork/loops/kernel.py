@@ -1,7 +1,7 @@
 """What the stitcher makes of a program: kernels, and the instructions that launch them.
 
-A *storage* is a piece of memory: an input, output, constant, variable or temporary. Loads and stores name storages as the
-`key` of their buffers. An instruction list is the whole program; loops and branches hold lists of their own.
+A *storage* is a piece of memory: an input, output, constant, variable or temporary. Loads and stores name storages as
+the `key` of their buffers. An instruction list is the whole program; loops and branches hold lists of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory planner: all temporaries of a program share one arena.
 
-Slots are chosen when the program is compiled, from lifetimes alone; how large a slot is, and so where it starts, follows
-from the sizes of a run. A temporary may take over a slot whose last user is done.
+Slots are chosen when the program is compiled, from lifetimes alone; how large a slot is, and so where it starts,
+follows from the sizes of a run. A temporary may take over a slot whose last user is done.
 """
 
 from __future__ import annotations

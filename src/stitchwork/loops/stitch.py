@@ -26,6 +26,7 @@ from stitchwork.loops.expr import (
     axes_for,
     children,
     loads,
+    substitute,
     transform,
     walk,
 )
@@ -291,7 +292,8 @@ class BlockStitcher:
             found = self._memo.get(key)
             if found is None:
                 axes, inner = self.forms[source]
-                placed = substitute(inner, dict(zip(axes, index, strict=True)))
+                places: dict[Expr, Expr] = dict(zip(axes, index, strict=True))
+                placed = substitute(inner, places)
                 found = self._memo[key] = self._inline(placed)
             return found
 

@@ -132,7 +132,7 @@ def _signature(cls: type[Op]) -> str:
 
 
 def canonical(x: Any) -> Any:
-    """An attribute in the form that ops store: tuples for lists, Python numbers for NumPy's, DTypes for NumPy dtypes."""
+    """An attribute in the form that ops store: tuples for lists, Python numbers for NumPy's, DTypes for its dtypes."""
     if isinstance(x, list | tuple):
         return tuple(canonical(e) for e in cast("list[Any]", x))
     if isinstance(x, np.bool_ | np.integer | np.floating | np.complexfloating):

@@ -171,7 +171,10 @@ def _as_list(x: Any) -> list[Any]:
 def _split_before(made: Any) -> tuple[Any, Any]:
     if not isinstance(made, tuple) or len(cast("tuple[Any, ...]", made)) != 2:
         raise GraphError(
-            "while_loop", "`before` did not return two things", expected="(predicate, results)", got=repr(cast("object", made))
+            "while_loop",
+            "`before` did not return two things",
+            expected="(predicate, results)",
+            got=repr(cast("object", made)),
         )
     return cast("tuple[Any, Any]", made)
 

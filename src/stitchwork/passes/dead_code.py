@@ -8,8 +8,8 @@ from stitchwork.passes.base import PassResult
 
 
 class DeadCode:
-    """Keeps what the results of the body need. `keep_writes`: assigns are needed by themselves (once the order of effects
-    is given by their place; before that, an assign that no token leads to is dead)."""
+    """Keeps what the results of the body need. `keep_writes`: assigns are needed by themselves (once the order of
+    effects is given by their place; before that, an assign that no token leads to is dead)."""
 
     name = "dead-code"
 

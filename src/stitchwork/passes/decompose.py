@@ -81,7 +81,7 @@ class _Decomposer(Rewriter):
 
 
 def _as_declared(operation: Operation, old: Value, new: Value) -> Value:
-    """The decomposition's result with the type that the op declared; sizes that agree only at run time become guards."""
+    """The decomposition's result with the type that the op declared; sizes agreeing only at run time become guards."""
     if old.type == new.type:
         return new
     name = operation.op.name

@@ -11,8 +11,8 @@ class DropOrder:
     """Replaces `after` operations by their tensor and takes tokens out of results.
 
     Reads of variables that wait for nothing go to the start of their block: they see what was there before the block's
-    assigns, wherever they were written. Every assign left is live, and reads and assigns then stay in the order in which
-    they stand.
+    assigns, wherever they were written. Every assign left is live, and reads and assigns then stay in the order in
+    which they stand.
     """
 
     name = "drop-order"

@@ -65,7 +65,9 @@ class Binder:
         try:
             plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
         except OverflowError:
-            raise ExecutionError("run", "the temporaries do not fit into memory", got=f"{total + scratch:,} bytes") from None
+            raise ExecutionError(
+                "run", "the temporaries do not fit into memory", got=f"{total + scratch:,} bytes"
+            ) from None
         outputs: list[tuple[int, ...]] = []
         position = 0
         for s in self.outputs:

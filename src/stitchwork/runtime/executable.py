@@ -105,8 +105,12 @@ class NativeProgram:
                 status = self._entry(*call)
         self._arenas.append(arena)
         if status:
-            raise ExecutionError("run", "a loop did not end", expected="at most `iteration_limit` rounds",
-                                 hint="check the predicate, or raise CompileOptions.iteration_limit")
+            raise ExecutionError(
+                "run",
+                "a loop did not end",
+                expected="at most `iteration_limit` rounds",
+                hint="check the predicate, or raise CompileOptions.iteration_limit",
+            )
         return results
 
     def _take_arena(self, size: int) -> Array:
@@ -219,9 +223,9 @@ def _aligned(x: Array) -> Array:
 class Executable:
     """A graph compiled for given targets.
 
-    `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a list
-    of TensorData in the order of the targets that are tensors. Thread-safe. Nothing is compiled while running, unless
-    the program was specialised and meets other sizes than those: then the program for all sizes is compiled, once.
+    `run` takes the inputs as a list in the order of `inputs`, or as a dict by placeholder or by name, and returns a
+    list of TensorData in the order of the targets that are tensors. Thread-safe. Nothing is compiled while running,
+    unless the program was specialised and meets other sizes than those: then the program for all sizes is compiled, once.
     """
 
     def __init__(

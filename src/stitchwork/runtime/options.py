@@ -14,7 +14,7 @@ class CompileOptions:
 
     threads: threads that one run may use; None means all that the process may.
     disable_type_inference: never specialise to the sizes given to `compile`; sizes are arguments of the one program.
-    iteration_limit: rounds after which a loop is taken for endless and the run fails with ExecutionError; None: no limit.
+    iteration_limit: rounds after which a loop is taken for endless and the run fails (ExecutionError); None: no limit.
 
     Raises CompileError for a value that is none of these.
     """

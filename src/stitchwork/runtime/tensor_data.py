@@ -11,7 +11,7 @@ from stitchwork.ir.graph import Array
 
 
 class TensorData:
-    """A tensor in memory. Shares its memory with NumPy (`np.asarray(x)`) and DLPack consumers; never copies by itself."""
+    """A tensor in memory, which it shares with NumPy (`np.asarray(x)`) and DLPack consumers; never copies by itself."""
 
     __slots__ = ("_array",)
 

@@ -164,7 +164,7 @@ class Main:
         return fn.load("ptr", fn.gep(self.io, number, "i64"), 8)
 
     def sizes(self) -> Sizes:
-        """Sizes as they are at this point of the run; computed once at the start where the run itself binds no symbol."""
+        """Sizes as they are at this point of the run; computed once at the start where the run binds no symbol."""
         return _LazySizes(self) if self.owner.program.bounds else self.fixed_sizes
 
     def symbol(self, name: str) -> V:

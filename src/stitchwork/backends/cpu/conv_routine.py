@@ -23,8 +23,8 @@ _FIRST_SIZE = 5  # slots: x, weights, out, scratch (not used: the launch's own),
 
 
 def make_conv(operation: Operation, target: Target) -> ConvRoutine | None:
-    """The routine for an operation, or None where the kernels do not cover it: more than two spatial dims, channels that
-    are not known, weights that are neither constant nor simple to pack at run time."""
+    """The routine for an operation, or None where the kernels do not cover it: more than two spatial dims, channels
+    that are not known, weights that are neither constant nor simple to pack at run time."""
     op: Any = operation.op
     x, w = (v.tensor for v in operation.operands)
     if x.rank not in (3, 4) or not w.is_static or any(p < 0 for pair in op.padding for p in pair):

@@ -1,7 +1,7 @@
 """The frame of a kernel's function: its arguments, sizes and scratch memory.
 
-`void kernel(ptr ctx, i64 lo, i64 hi, i64 tid)` does the work items [lo, hi). `ctx` holds 8-byte slots: an address for every
-storage, the value of every symbol, then the address of the scratch memory and its bytes per thread.
+`void kernel(ptr ctx, i64 lo, i64 hi, i64 tid)` does the work items [lo, hi). `ctx` holds 8-byte slots: an address for
+every storage, the value of every symbol, then the address of the scratch memory and its bytes per thread.
 """
 
 from __future__ import annotations

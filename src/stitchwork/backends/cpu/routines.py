@@ -70,7 +70,7 @@ class SlotTable:
 
 
 class FusedEpilogue:
-    """The epilogue of a kernel as the generators of routines want it: a callback, a key, and the slots that it reads."""
+    """The epilogue of a kernel as the generators of routines want it: a callback, a key, and the slots it reads."""
 
     def __init__(self, kernel: RoutineKernel, first: int, lead: list[Size]) -> None:
         """first: the slot after the routine's own; lead: sizes of the routine's indices before the last."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from stitchwork.ir.dtypes import DType, float64
 from stitchwork.loops.expr import Call, Expr, cast, children, rebuild
+from stitchwork.loops.expr import RareSelect as RareSelect
 from stitchwork.loops.math import error_function, exponential, logarithm, power, rounding, trigonometric
 from stitchwork.loops.math._profile import DOUBLE, MEDIUM, SINGLE, Profile
-from stitchwork.loops.math._profile import RareSelect as RareSelect
 
 
 @dataclass(frozen=True)

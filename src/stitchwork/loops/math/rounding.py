@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from stitchwork.ir.dtypes import by_name
-from stitchwork.loops.expr import Const, Expr, bitcast, call, where
+from stitchwork.loops.expr import Const, Expr, RareSelect, bitcast, call, where
 from stitchwork.loops.math._profile import (
     INF,
     Profile,
-    RareSelect,
     absolute,
     flip_sign,
     fma,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stitchwork.loops.expr import Expr, bitcast, call, where
+from stitchwork.loops.expr import Expr, RareSelect, bitcast, call, where
 from stitchwork.loops.math import coefficients
 from stitchwork.loops.math._payne_hanek import reduce_by_integers, reduce_by_parts
 from stitchwork.loops.math._profile import (
@@ -19,7 +19,6 @@ from stitchwork.loops.math._profile import (
     PI,
     SINGLE,
     Profile,
-    RareSelect,
     absolute,
     flip_sign,
     fma,
