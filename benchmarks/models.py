@@ -1,7 +1,7 @@
 """Models that are built, not downloaded: ResNet-50 and a BERT encoder as ONNX, with random weights of sensible scale.
 
-Batch size, image size and sequence length are symbolic. The graphs are what PyTorch's exporter writes at this opset: batch
-norms folded into convolutions, layer norm as one op, attention and GELU spelled out in small ones.
+Batch size, image size and sequence length are symbolic. The graphs are what PyTorch's exporter writes at this opset:
+batch norms folded into convolutions, layer norm as one op, attention and GELU spelled out in small ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Builder:
         return made
 
 
-# --- ResNet-50 v1.5 (stride in the 3x3 convolution; He et al., arXiv:1512.03385) --------------------------------------
+# --- ResNet-50 v1.5 (stride in the 3x3 convolution; He et al., arXiv:1512.03385) ------------------------------------
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, width
 _EXPANSION = 4
 
@@ -96,7 +96,7 @@ def _bottleneck(b: Builder, x: str, channels: int, width: int, stride: int) -> s
     return b.op("Relu", b.op("Add", y, x))
 
 
-# --- BERT (Devlin et al., arXiv:1810.04805) ---------------------------------------------------------------------------
+# --- BERT (Devlin et al., arXiv:1810.04805) -------------------------------------------------------------------------
 def bert(
     layers: int = 12, hidden: int = 768, heads: int = 12, vocabulary: int = 30522, positions: int = 512, seed: int = 0
 ) -> onnx.ModelProto:

@@ -29,14 +29,18 @@ from suite import MODULES
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; gives 1 where ours failed or somebody's result was wrong. No time decides that."""
     known = {b.name: (module, b) for module in MODULES for b in import_module(module).BENCHMARKS}
-    options = _parser(list(known)).parse_args(arguments)
+    parser = _parser(list(known))
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in known]:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(known)}")
+    if options.threads < 1:
+        parser.error("--threads must be at least 1")
     if options.list:
         for name, (_, b) in known.items():
             print(f"{name:18} {b.title}")
         return 0
     if options.plot and find_spec("matplotlib") is None:
-        print("--plot needs a package that is missing: pip install matplotlib", file=sys.stderr)
-        return 2
+        parser.error("--plot needs a package that is missing: pip install matplotlib")
     chosen = [known[name] for name in options.names or known]
     results, healthy = _run(chosen, options)
     if options.plot:
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Compare Stitchwork with its peers on this machine.")
-    parser.add_argument("names", nargs="*", metavar="name", choices=[*names, []], help=f"some of: {', '.join(names)}")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="show the benchmarks and what they measure")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and runs: figures are less certain")
     parser.add_argument("--threads", type=int, default=2, help="threads, and CPUs, for every contender (2)")

@@ -67,9 +67,9 @@ def files() -> dict[Path, str]:
     """Every generated file's text."""
     api = ROOT / "src" / "stitchwork" / "api"
     return {
-        ROOT / "docs" / "ops.md": reference(),
-        api / "op_methods.pyi": formatted(methods()),
-        api / "op_functions.pyi": formatted(functions()),
+        ROOT / "docs" / "ops.md": formatted(reference(), "ops.md"),
+        api / "op_methods.pyi": formatted(methods(), "stub.pyi"),
+        api / "op_functions.pyi": formatted(functions(), "stub.pyi"),
     }
 
 
@@ -127,9 +127,9 @@ def functions() -> str:
     return "\n".join([*lines, ""])
 
 
-def formatted(text: str) -> str:
-    """A stub in the house's format."""
-    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "stub.pyi", "-"]
+def formatted(text: str, name: str) -> str:
+    """A file of this name in the house's format."""
+    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", name, "-"]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 

@@ -98,4 +98,12 @@ def test_derived_tests_cover_it(sources: Path) -> None:
 
 def test_page_is_linted(sources: Path) -> None:
     pytest.importorskip("ruff", reason="the linter")
-    run(sources, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(sources / "stitchwork/ops/smoothstep.py"))
+    run(
+        sources,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        str(sources / "stitchwork/ops/smoothstep.py"),
+    )

@@ -35,7 +35,7 @@ def ratio(ours: Outcome, peer: Outcome) -> Ratio | None:
 
 
 def in_words(times: float) -> str:
-    """A multiple of a time, such as "2.00x as fast"."""
+    """A multiple of a time, such as "2.00x faster" for half of it."""
     return f"{1 / times:.2f}x faster" if times < 1 else f"{times:.2f}x slower" if times >= 1.005 else "equal"
 
 

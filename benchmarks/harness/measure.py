@@ -47,7 +47,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """How to measure. cpus: where the contenders may run; empty for anywhere. scale: part of the usual runs."""
+    """How to measure. cpus: where the contenders may run; empty for anywhere. cache_folder: Stitchwork's disk cache
+    while measuring. quick: fewer rounds and runs."""
 
     threads: int
     cpus: list[int]

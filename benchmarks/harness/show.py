@@ -19,8 +19,8 @@ def show(console: Console, benchmark: Benchmark, outcomes: list[Outcome], verdic
     """A table of the contenders, then a line per goal."""
     ours = next(o for o in outcomes if o.name == benchmark.ours)
     table = Table(title=f"{benchmark.name}: {benchmark.title}", title_justify="left", title_style="bold")
-    for heading in ("contender", "median", "fastest", "ours is", "in rounds", "error", "reach", "facts"):
-        table.add_column(heading, justify="right" if heading in ("median", "fastest", "in rounds", "error") else "left")
+    for heading in ("contender", "median", "fastest", "ours is", "ours / it, by round", "error", "reach", "facts"):
+        table.add_column(heading, justify="left" if heading in ("contender", "reach", "facts") else "right")
     for o in outcomes:
         table.add_row(*_row(o, ours, _goals(o, verdicts)), style=_STYLES.get(o.status))
     console.print(table)
@@ -33,7 +33,8 @@ def show(console: Console, benchmark: Benchmark, outcomes: list[Outcome], verdic
 def _goals(o: Outcome, verdicts: list[Verdict]) -> str:
     """Goals that a row takes part in: against a peer in the peer's row, in seconds in the row of ours."""
     mine = [v.reach for v in verdicts if o.name in (v.reach.peers or (v.reach.contender,))]
-    return "; ".join(f"<= {in_seconds(r.seconds)}" if r.seconds is not None else _factor(r.times or 0) for r in mine)
+    texts = [f"<= {in_seconds(r.seconds)}" if r.seconds is not None else _factor(r.times or 0) for r in mine]
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _factor(times: float) -> str:

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import stitchwork as sw
 
+import stitchwork as sw
 from harness.peers import compiled, jax_prepared, numpy_arrays, threads, torch_prepared
 from harness.spec import OURS, Benchmark, Contender, Prepared, Reach
 
@@ -89,7 +89,6 @@ def with_numba(given: list[Any]) -> Prepared:
             end = width - 1
             y[i, end] = 2 * x[i, end - 1] + x[up, end] + x[down, end] - 4 * x[i, end]
 
-    # Numba finds `prange` among the globals or cells of the function, whatever its name there.
     into = np.empty_like(given[0])
     return Prepared(lambda _: laplacian(given[0], into), lambda _: [into])
 

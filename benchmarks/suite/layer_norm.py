@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import stitchwork as sw
 
+import stitchwork as sw
 from harness.peers import compiled, jax_prepared, torch_prepared
 from harness.spec import OURS, Benchmark, Contender, Prepared, Reach
 from suite.softmax import SHAPE
@@ -28,8 +28,8 @@ def _normalized(x: Any, scale: Any, shift: Any, mean: Any, sqrt: Any) -> Any:
 
 def expected(given: list[Any]) -> list[Any]:
     """In float64."""
-    arrays = [a.astype(np.float64) for a in given]
-    return [_normalized(*arrays, lambda a: a.mean(axis=-1, keepdims=True), np.sqrt)]
+    x, scale, shift = (a.astype(np.float64) for a in given)
+    return [_normalized(x, scale, shift, lambda a: np.mean(a, axis=-1, keepdims=True), np.sqrt)]
 
 
 def ours(given: list[Any]) -> Prepared:
@@ -59,7 +59,11 @@ def with_jax(given: list[Any]) -> Prepared:
 
     def make(jax: Any) -> Any:
         jnp = jax.numpy
-        return lambda *a: _normalized(*a, lambda x: jnp.mean(x, axis=-1, keepdims=True), jnp.sqrt)
+
+        def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
+            return _normalized(x, scale, shift, lambda a: jnp.mean(a, axis=-1, keepdims=True), jnp.sqrt)
+
+        return layer_norm
 
     return jax_prepared(make, given)
 

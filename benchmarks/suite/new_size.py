@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import stitchwork as sw
 
+import stitchwork as sw
 from harness.peers import numpy_arrays, torch_cpu
 from harness.spec import OURS, Benchmark, Contender, Prepared, Reach
 

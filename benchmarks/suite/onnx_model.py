@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from stitchwork.importers import onnx as stitchwork_onnx
 
 from harness.peers import numpy_arrays, onnxruntime_session, openvino_request
 from harness.spec import Prepared
+from stitchwork.importers import onnx as stitchwork_onnx
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from stitchwork.importers import onnx as stitchwork_onnx
 
 from harness.peers import numpy_arrays, onnxruntime_session, openvino_request
 from harness.spec import OURS, Benchmark, Contender, Prepared, Reach
+from stitchwork.importers import onnx as stitchwork_onnx
 from suite.onnx_model import Case
 from suite.resnet50 import inputs
 

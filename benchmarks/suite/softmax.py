@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import stitchwork as sw
 
+import stitchwork as sw
 from harness.peers import compiled, jax_prepared, torch_prepared
 from harness.spec import OURS, Benchmark, Contender, Prepared, Reach
 

@@ -57,7 +57,7 @@ def stages(backend: CpuBackend) -> list[Stage]:
 
 
 def run(module: Module, backend: CpuBackend, stop_after: str = "") -> Any:
-    """Run the stages on a module; returns what the last, or the one named, gives. Raises KeyError for an unknown name."""
+    """Run the stages on a module; returns what the last, or the one named, gives. Raises KeyError for other names."""
     state: Any = module
     steps = stages(backend)
     if stop_after and stop_after not in {s.name for s in steps}:

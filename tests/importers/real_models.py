@@ -79,6 +79,17 @@ def _frames(samples: int, rate: int) -> Callable[[], list[Feeds]]:
     return make
 
 
+def _sequences() -> list[Feeds]:
+    """Consecutive frames of one signal: 64 samples of the frame before and 512 of its own."""
+    made: list[Feeds] = []
+    for steps in (1, 4, 9):
+        signal = tones(1, 64 + 512 * steps, 16000)[0]
+        frames = np.stack([signal[512 * k : 512 * k + 576] for k in range(steps)])
+        state = np.zeros((1, 1, 128), np.float32)
+        made.append({"input": frames, "h": state, "c": state})
+    return made
+
+
 OCR = "rapidocr_onnxruntime"
 MODELS = [
     RealModel("magika", "magika", "models/standard_v3_3/model.onnx", _file_bytes),
@@ -99,4 +110,5 @@ MODELS = [
     ),
     RealModel("silero-vad-16k", "silero_vad", "data/silero_vad.onnx", _frames(576, 16000), {"sr": np.array(16000)}),
     RealModel("silero-vad-8k", "silero_vad", "data/silero_vad.onnx", _frames(288, 8000), {"sr": np.array(8000)}),
+    RealModel("silero-vad-sequence", "silero_vad", "data/silero_vad_16k_sequence.onnx", _sequences),
 ]

@@ -210,15 +210,18 @@ def test_loop_with_a_count_from_a_tensor_and_with_a_condition() -> None:
     counted = loop_body(
         double, helper.make_node("Identity", ["go"], ["go2"]), outputs=[tensor("go2", [], BOOL), tensor("w", ["n"])]
     )
-    m = model([helper.make_node("Loop", ["m", "", "x"], ["y"], body=counted)], [tensor("m", [], INT64), tensor("x", ["n"])],
-              [tensor("y", ["n"])])  # fmt: skip
+    looped = helper.make_node("Loop", ["m", "", "x"], ["y"], body=counted)
+    m = model([looped], [tensor("m", [], INT64), tensor("x", ["n"])], [tensor("y", ["n"])])
     np.testing.assert_allclose(run(m, np.array(5), np.ones(2, np.float32))[0], [32, 32])
     while_small = loop_body(
-        double, helper.make_node("ReduceMax", ["w"], ["top"], keepdims=0), helper.make_node("Less", ["top", "limit"], ["go2"]),
+        double,
+        helper.make_node("ReduceMax", ["w"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "limit"], ["go2"]),
         outputs=[tensor("go2", [], BOOL), tensor("w", ["n"])],
-    )  # fmt: skip
-    m = model([helper.make_node("Loop", ["", "yes", "x"], ["y"], body=while_small)], [tensor("x", ["n"])], [tensor("y", ["n"])],
-              [const("yes", True), const("limit", np.float32(100))])  # fmt: skip
+    )
+    looped = helper.make_node("Loop", ["", "yes", "x"], ["y"], body=while_small)
+    settings = [const("yes", True), const("limit", np.float32(100))]
+    m = model([looped], [tensor("x", ["n"])], [tensor("y", ["n"])], settings)
     np.testing.assert_allclose(run(m, np.array([1, 3], np.float32))[0], [64, 192])
 
 
@@ -250,9 +253,9 @@ def test_loop_that_stacks_over_a_symbolic_number_of_rounds() -> None:
 def test_lstm_of_any_length_and_batch() -> None:
     rng = np.random.default_rng(3)
     w, r, b = (rng.normal(0, 0.3, s).astype(np.float32) for s in ((1, 20, 3), (1, 20, 5), (1, 40)))
-    m = model([helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=5)], [tensor("x", ["t", "n", 3])],
-              [tensor(n, [None] * k) for n, k in (("y", 4), ("h", 3), ("c", 3))],
-              [const("w", w), const("r", r), const("b", b)])  # fmt: skip
+    layer = helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=5)
+    results = [tensor(n, [None] * k) for n, k in (("y", 4), ("h", 3), ("c", 3))]
+    m = model([layer], [tensor("x", ["t", "n", 3])], results, [const("w", w), const("r", r), const("b", b)])
     executable = load(m).compile()
     reference: Any = pytest.importorskip("onnx.reference", reason="the definition to compare with")
     session = reference.ReferenceEvaluator(m)
@@ -318,6 +321,31 @@ def test_functions_of_a_model_are_inlined() -> None:
     np.testing.assert_allclose(run(m, np.array([-2.0, 3.0], np.float32))[0], [4, 9])
 
 
+def calling(name: str, *callees: str) -> onnx.FunctionProto:
+    """A function of one tensor that calls others one after the other."""
+    body = [helper.make_node(c, [f"t{k}"], [f"t{k + 1}"], domain="mine") for k, c in enumerate(callees)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    return helper.make_function("mine", name, ["t0"], [f"t{len(callees)}"], body, opsets)
+
+
+@pytest.mark.parametrize(
+    "functions, message",
+    [
+        ([calling("F0", "F0")], "too deeply"),
+        ([calling(f"F{k}", *[f"F{k + 1}"] * 10) for k in range(7)] + [calling("F7")], "too many nodes"),
+    ],
+)
+def test_functions_without_end(
+    functions: list[onnx.FunctionProto], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stitchwork.importers.onnx.importer._NODES", 10_000)
+    m = model([helper.make_node("F0", ["x"], ["y"], domain="mine")], [tensor("x", ["n"])], [tensor("y", ["n"])])
+    m.functions.extend(functions)
+    m.opset_import.append(helper.make_opsetid("mine", 1))
+    with pytest.raises((OpError, UnsupportedError), match=message):
+        load(m)
+
+
 def test_more_ops_on_an_imported_model() -> None:
     loaded = load(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", ["n"])], [tensor("y", ["n"])]))
     g: Any = loaded.graph
@@ -361,6 +389,36 @@ def test_a_model_cut_off_is_refused() -> None:
             load(whole[:end])
         except (PackageError, OpError, UnsupportedError):
             continue
+
+
+def test_bytes_changed_at_random_never_crash() -> None:
+    """A damaged model loads, or is refused by an error of ours."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Split", ["c"], ["p", "q"], axis=1),
+        helper.make_node("Concat", ["p", "q"], ["r"], axis=0),
+        helper.make_node("ReduceMean", ["r"], ["s"], axes=[2, 3]),
+        helper.make_node("Flatten", ["s"], ["y"], axis=1),
+    ]
+    made = model(nodes, [tensor("x", ["n", 3, "h", "w"])], [tensor("y", [None, None])], [const("w", weights)])
+    whole = np.frombuffer(made.SerializeToString(), np.uint8)
+    for _ in range(200):
+        damaged = whole.copy()
+        for place in rng.integers(0, len(damaged), 3):
+            damaged[place] = rng.integers(0, 256)
+        try:
+            load(damaged.tobytes())
+        except sw.errors.StitchworkError:
+            continue
+
+
+def test_without_the_package_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stitchwork.importers.onnx.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError) as e:
+        load(b"")
+    assert 'pip install "stitchwork[onnx]"' in str(e.value)
 
 
 def test_a_missing_file_and_a_wrong_source() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from stitchwork.backends.reference.interpreter import Interpreter
 from stitchwork.errors import OpError
@@ -44,6 +46,36 @@ CASES = [Case(cls, s, i) for cls in REGISTRY.values() for i, s in enumerate(cls.
 REJECTS = [Case(cls, s, i, why) for cls in REGISTRY.values() for i, (why, s) in enumerate(cls.rejects())]
 
 
+class Refused(Exception):  # noqa: N818  # a verdict on the case, not an error
+    """The op does not take the case as a check changes it: with unknown sizes, or in another dtype."""
+
+
+def by_op(cases: Iterable[Case]) -> list[Any]:
+    """The cases as parameters of a test, those of one op together: a test of its own costs more than a case does."""
+    groups: dict[type[Op], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.cls, []).append(case)
+    return [pytest.param(many, id=cls.name) for cls, many in groups.items()]
+
+
+def each(cases: list[Case], check: Callable[[Case], object]) -> None:
+    """Check every case. Raises one ExceptionGroup with all failures; skips where the op refuses every case."""
+    failures: list[Exception] = []
+    refusals: list[Refused] = []
+    for case in cases:
+        try:
+            check(case)
+        except Refused as e:
+            refusals.append(e)
+        except Exception as e:
+            e.add_note(f"in {case}: {case.sample}")
+            failures.append(e)
+    if failures:
+        raise ExceptionGroup(f"{len(failures)} of {len(cases)} cases failed", failures)
+    if len(refusals) == len(cases):
+        pytest.skip(f"the op refuses every case: {str(refusals[0]).splitlines()[0]}")
+
+
 def make_operands(case: Case, seed: int = 0) -> list[Any]:
     """Arrays for a sample's operands: shapes become random numbers of its domain."""
     rng = np.random.default_rng(seed)
@@ -78,6 +110,14 @@ def build(case: Case, operands: list[Any], symbolic: bool = False) -> Built:
     return graph
 
 
+def build_symbolic(case: Case, operands: list[Any]) -> Built:
+    """A graph with unknown sizes. Raises Refused where the op has to know some."""
+    try:
+        return build(case, operands, symbolic=True)
+    except OpError as e:
+        raise Refused(str(e)) from e
+
+
 def build_all(cases: list[Case], operands: list[list[Any]], symbolic: bool) -> tuple[Built, list[Case]]:
     """One graph with all the cases; those that need known sizes are left out where `symbolic`."""
     graph = Built(Module("cases"), [], [])
@@ -85,8 +125,8 @@ def build_all(cases: list[Case], operands: list[list[Any]], symbolic: bool) -> t
     for case, own in zip(cases, operands, strict=True):
         if symbolic:
             try:
-                build(case, own, True)
-            except OpError:
+                build_symbolic(case, own)
+            except Refused:
                 continue
         _add(graph, case, own, symbolic)
         taken.append(case)

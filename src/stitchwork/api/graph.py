@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from stitchwork.api.op_methods import OpMethods
 from stitchwork.api.variable import Variable
 from stitchwork.backends.cpu.backend import CpuBackend
 from stitchwork.backends.cpu.pool import default_pool, pool_for
-from stitchwork.errors import GraphError, user_location
+from stitchwork.errors import GraphError, OpError, user_location
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType, as_dtype, float32
@@ -67,17 +67,20 @@ class Graph(OpMethods):
 
     def constant(self, value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Value:
         """A tensor known now: an array, number or nested list, of `dtype` and filled to `shape` where given."""
-        wanted: DType | None = None if dtype is None else as_dtype(dtype)
+        wanted = _dtype("constant", dtype)
         array = as_array("constant", "value", value, wanted)
         if wanted is not None:
             array = array.astype(wanted.numpy)
         if shape is not None:
-            array = np.broadcast_to(array, tuple(shape))
+            try:
+                array = np.broadcast_to(array, tuple(shape))
+            except (TypeError, ValueError) as e:
+                raise OpError("constant", "the value does not fit the shape", expected=str(tuple(shape)), got=str(e)) from None
         return constant(self.module, array)
 
     def variable(self, initial: Any, dtype: Any = None, name: str = "") -> Variable:
         """State that outlives a run, starting as `initial`."""
-        array = as_array("variable", "initial", initial, None if dtype is None else as_dtype(dtype))
+        array = as_array("variable", "initial", initial, _dtype("variable", dtype))
         label = name or f"variable_{len(self.module.variables)}"
         if label in self.module.variables:
             raise GraphError("variable", f"the name `{label}` is taken")
@@ -89,6 +92,8 @@ class Graph(OpMethods):
 
     def assign(self, variable: Variable, value: Any) -> Value:
         """Write a variable. Returns a token: the write happens in runs that have it as a target or depend on it."""
+        if not isinstance(variable, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user may pass anything
+            raise GraphError("assign", "the first argument is not a variable", expected="what `Graph.variable` made", got=repr(variable))
         if variable.module is not self.module:
             raise GraphError("assign", f"`{variable.name}` belongs to another graph")
         new = control_flow.as_value("assign", "value", value, variable.dtype, self.module)
@@ -108,7 +113,7 @@ class Graph(OpMethods):
     gradients.__doc__ = autodiff.gradients.__doc__
 
     # --- order --------------------------------------------------------------------------------------------------------
-    def control_dependency(self, dependent: Any, depends_on: Sequence[Value]) -> Any:
+    def control_dependency(self, dependent: Any, depends_on: Sequence[Value] | Value) -> Any:
         """`dependent`, available only once the operations `depends_on` are done, which it makes happen.
 
         dependent: a tensor, a list of them, or a callable that builds them; ops built inside the callable (reads of
@@ -116,21 +121,25 @@ class Graph(OpMethods):
         """
         tokens = self._tokens(depends_on)
         if callable(dependent):
-            with self._building(), self.module.following(tokens):
+            with self._following(tokens):
                 return cast("Callable[[], Any]", dependent)()
         if isinstance(dependent, list | tuple):
             return [self.control_dependency(d, depends_on) for d in cast("list[Any]", dependent)]
         value = control_flow.as_value("control_dependency", "dependent", dependent, None, self.module)
         return order_after(value, tokens)
 
-    @contextmanager
-    def control_dependencies(self, depends_on: Sequence[Value]) -> Generator[None]:
+    def control_dependencies(self, depends_on: Sequence[Value] | Value) -> AbstractContextManager[None]:
         """Ops built inside the `with` block come after the operations `depends_on`, and make them happen."""
-        with self._building(), self.module.following(self._tokens(depends_on)):
+        return self._following(self._tokens(depends_on))
+
+    @contextmanager
+    def _following(self, tokens: tuple[Value, ...]) -> Generator[None]:
+        with self._building(), self.module.following(tokens):
             yield
 
-    def _tokens(self, depends_on: Sequence[Any]) -> tuple[Value, ...]:
-        for v in depends_on:
+    def _tokens(self, depends_on: Any) -> tuple[Value, ...]:
+        tokens = _as_list(depends_on)
+        for v in tokens:
             if not isinstance(v, Value):
                 raise GraphError(
                     "control_dependency",
@@ -140,7 +149,9 @@ class Graph(OpMethods):
                 )
             if v.module is not self.module:
                 raise GraphError("control_dependency", "`depends_on` holds a tensor of another graph", got=repr(v))
-        return tuple(depends_on)
+            if not v.block.encloses(self.module.block):
+                raise GraphError("control_dependency", "`depends_on` holds what was made inside a block that has ended", got=repr(v))
+        return tuple(tokens)
 
     @contextmanager
     def _building(self) -> Generator[None]:
@@ -182,7 +193,7 @@ class Graph(OpMethods):
         chosen = options or CompileOptions()
         pool = pool_for(chosen.threads) if chosen.threads else default_pool()
         shapes = feeds if isinstance(feeds, Mapping) else None
-        module, placeholders = self._extract(targets, None if feeds is None else list(feeds))
+        module, placeholders = self._extract(targets, None if feeds is None else list(feeds) if shapes is not None else _as_list(feeds))
 
         def program(of: Module) -> NativeProgram:
             compiled = pipeline.run(of, CpuBackend(iteration_limit=chosen.iteration_limit))
@@ -226,14 +237,23 @@ class Graph(OpMethods):
             raise GraphError(
                 "compile", "a target is not a tensor", expected="tensors or assigns of this graph", got=repr(target)
             )
-        if value.module is not self.module or value.block is not self.module.body:
+        if value.module is not self.module:
+            raise GraphError("compile", "a target is a tensor of another graph", got=repr(target))
+        if value.block is not self.module.body:
             raise GraphError(
                 "compile",
-                "a target is not a tensor of this graph's body",
+                "a target is a tensor made inside a block",
                 got=repr(target),
                 hint="return it from the block that makes it",
             )
         return value
+
+
+def _dtype(op: str, dtype: Any) -> DType | None:
+    try:
+        return None if dtype is None else as_dtype(dtype)
+    except TypeError as e:
+        raise OpError(op, "`dtype` is not a dtype", expected="a dtype or its name", got=f"{dtype!r}: {e}") from None
 
 
 class _Extract(Rewriter):

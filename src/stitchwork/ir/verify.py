@@ -8,7 +8,7 @@ from stitchwork.ir.graph import Block, Module, Value
 
 def verify(module: Module, after: str) -> None:
     """Check that every value is defined before it is used, in a block that encloses its use, and that arguments,
-    results and regions belong where they stand. Raises VerifyError, naming the step `after` which the rule was broken."""
+    results and regions belong where they stand. Raises VerifyError, naming the step `after` which a rule was broken."""
     _block(module.body, set(), after)
 
 

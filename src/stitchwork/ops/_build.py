@@ -189,14 +189,14 @@ def _common_dtypes(cls: type[Op], grouped: Sequence[Any]) -> dict[str, DType]:
     """The dtype that the operands of each letter meet in: tensors and arrays decide, Python numbers follow."""
     found: dict[str, DType] = {}
     numbers: dict[str, list[Any]] = {}
-    for spec, part in zip(cls.operands.values(), grouped, strict=True):
+    for (name, spec), part in zip(cls.operands.items(), grouped, strict=True):
         if not spec.same or part is None or spec.token:
             continue
         for p in cast("list[Any]", part) if spec.variadic and isinstance(part, list | tuple) else (part,):
             if isinstance(p, bool | int | float | complex):
                 numbers.setdefault(spec.same, []).append(p)
             else:
-                dtype = p.dtype if isinstance(p, Value) or hasattr(p, "module") else _array_dtype(p)
+                dtype = _own_dtype(cls.name, name, p)
                 first = found.setdefault(spec.same, dtype)
                 if first is not dtype and cls.promotes:
                     found[spec.same] = dtypes.promote(first, dtype)
@@ -204,6 +204,23 @@ def _common_dtypes(cls: type[Op], grouped: Sequence[Any]) -> dict[str, DType]:
         for number in many:
             found[letter] = _with_number(found.get(letter), number)
     return found
+
+
+def _own_dtype(op: str, name: str, x: Any) -> DType:
+    """The dtype of an operand that is no Python number. Raises OpError for what is no tensor."""
+    if isinstance(x, Value) or hasattr(x, "read_in"):
+        _refuse_token(op, name, x)
+        return x.dtype
+    try:
+        return _array_dtype(x)
+    except (TypeError, ValueError):
+        return dtypes.as_dtype(as_array(op, name, x, None).dtype)  # raises what explains it
+
+
+def _refuse_token(op: str, name: str, x: Any) -> None:
+    if isinstance(x, Value) and x.is_token:
+        raise OpError(op, f"`{name}` is an assign, not a tensor", got=repr(x),
+                      hint="read the variable after it: inside `with g.control_dependencies([assign])`")  # fmt: skip
 
 
 def _array_dtype(x: Any) -> DType:
@@ -243,7 +260,8 @@ def _as_value(cls: type[Op], name: str, spec: Operand, x: Any, dtype: DType | No
                 f"`{name}` is a tensor made inside a block that has ended",
                 hint="return it from the block (if_else, for_loop, while_loop) and use the result",
             )
-        if dtype is not None and cls.promotes and not x.is_token and x.dtype is not dtype:
+        _refuse_token(cls.name, name, x)
+        if dtype is not None and cls.promotes and x.dtype is not dtype:
             return build(REGISTRY["cast"], [x], {"dtype": dtype}, module)
         return x
     return constant(module, as_array(cls.name, name, x, dtype))

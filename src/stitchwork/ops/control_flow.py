@@ -5,6 +5,7 @@ A block is built once, when the op is. It may use any tensor made before it, in 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -179,8 +180,8 @@ def _split_before(made: Any) -> tuple[Any, Any]:
     return cast("tuple[Any, Any]", made)
 
 
-def as_value(op: str, what: str, x: Any, dtype: DType | None, module: Module) -> Value:
-    """A value of `module` from a value, variable, array or number."""
+def as_value(op: str, what: str, x: Any, dtype: DType | None, module: Module, *, token: bool = False) -> Value:
+    """A value of `module` from a value, variable, array or number; an assign only where `token` says so."""
     if hasattr(x, "read_in"):
         x = x.read_in(module)
     if not isinstance(x, Value):
@@ -189,6 +190,8 @@ def as_value(op: str, what: str, x: Any, dtype: DType | None, module: Module) ->
         raise GraphError(op, f"`{what}` is a tensor of another graph", got=repr(x))
     if not x.block.encloses(module.block):
         raise GraphError(op, f"`{what}` is a tensor made inside a block that has ended", got=repr(x))
+    if x.is_token and not token:
+        raise GraphError(op, f"`{what}` is an assign, not a tensor", got=repr(x))
     return x
 
 
@@ -219,9 +222,24 @@ def _trace(
     """Build a region by calling `block` once; True where it returned one value rather than a list."""
     region = module.new_block()
     with building(module), module.inside(region):
-        made = block(*(region.add_argument(t) for t in arguments))
-        region.results = tuple(as_value(op, f"{what} result", x, None, module) for x in _as_list(made))
+        values = [region.add_argument(t) for t in arguments]
+        _check_takes(op, what, block, values)
+        made = block(*values)
+        region.results = tuple(as_value(op, f"{what} result", x, None, module, token=True) for x in _as_list(made))
     return region, not isinstance(made, list | tuple | type(None))
+
+
+def _check_takes(op: str, what: str, block: Callable[..., Any], values: list[Value]) -> None:
+    """Raises GraphError where a block does not take so many arguments."""
+    try:
+        known = inspect.signature(block)
+    except (TypeError, ValueError):  # a built-in without one, or no callable: calling it tells
+        return
+    try:
+        known.bind(*values)
+    except TypeError:
+        got = f"({', '.join(str(v.type) for v in values)})"
+        raise GraphError(op, f"`{what}` does not take the values it gets", expected=f"{known}", got=got) from None
 
 
 def _idle(module: Module, like: Block) -> list[Value]:
@@ -248,12 +266,19 @@ def _fit_results(op: str, problem: str, expected: tuple[Type, ...], region: Bloc
                 problem,
                 expected=f"({', '.join(map(str, expected))})",
                 got=f"({', '.join(map(str, got))})",
-                hint="sizes cannot change from one iteration or branch to another" if len(expected) == len(got) else "",
+                hint="sizes cannot change from one iteration or branch to another" if _differ_in_size(got, expected) else "",
             )
         pairs = zip(region.results, expected, strict=True)
         region.results = tuple(
             v if v.type == t or isinstance(t, TokenType) else F.reshape(v, t.shape) for v, t in pairs
         )
+
+
+def _differ_in_size(got: tuple[Type, ...], expected: tuple[Type, ...]) -> bool:
+    """True where shapes are all that is different."""
+    pairs = list(zip(got, expected, strict=False))
+    same = all(isinstance(g, TensorType) and isinstance(e, TensorType) and g.dtype is e.dtype for g, e in pairs)
+    return len(got) == len(expected) and same
 
 
 def _may_agree(op: str, got: Type, expected: Type) -> bool:

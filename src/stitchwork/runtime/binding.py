@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from stitchwork.ir.graph import Guard
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.kernel import Storage
 
+_UNNAMED = re.compile(r"\bd\.\d+")  # see Module.fresh_symbol
 Shapes = tuple[tuple[int, ...], ...]
+NO_ARENA = 64  # arena bytes of a program without temporaries
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Binder:
     ) -> None:
         self.inputs, self.outputs, self.symbols, self.guards, self.bounds = inputs, outputs, symbols, guards, bounds
         self.threads = threads
+        self.places = _places(inputs)
         sizes = [*slots, scratch, *(n for s in outputs for n in s.type.shape)]
         self.evaluate = compile_sizes(sizes, symbols)
         self.slots = len(slots)
@@ -61,7 +65,7 @@ class Binder:
         for n in slots:
             offsets.append(total)
             total += max(n, 0)
-        scratch = (scratch + 127) // 64 * 64
+        scratch = (scratch + 127) // 64 * 64 if scratch else 0
         try:
             plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
         except OverflowError:
@@ -83,13 +87,23 @@ class Binder:
                 relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[
                     g.relation
                 ]
+                got = f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}")
                 raise FeedError(
                     g.op,
-                    g.what,
+                    f"sizes do not fit: {g.what}",
                     expected=relation,
-                    got=f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}"),
+                    got=_UNNAMED.sub(lambda m: self.places.get(m.group(), m.group()), got),
                     hint=f"op made at {g.location}" if g.location else "",
                 )
+
+
+def _places(inputs: Sequence[Storage]) -> dict[str, str]:
+    """Where a size without a name is seen: `d.1` is `x[0]`, dim 0 of input `x`."""
+    found: dict[str, str] = {}
+    for k, s in enumerate(inputs):
+        for d, n in enumerate(s.type.shape):
+            found.setdefault(str(n), f"{s.name or f'input {k}'}[{d}]")
+    return found
 
 
 def bind_symbols(types: Sequence[TensorType], shapes: Shapes, names: Sequence[str]) -> dict[str, int]:

@@ -83,8 +83,8 @@ class Emitter:
     """Emits expressions at the current position of a function.
 
     `axes` gives loop variables their i64 values. With `vector` set, expressions that depend on that axis become vectors
-    of `width` lanes, the first at the axis' value; others stay scalar until they meet a vector. `mask` marks the lanes that
-    exist (None: all). `inside` promises that indices that follow the vector axis are within their buffers.
+    of `width` lanes, the first at the axis' value; others stay scalar until they meet a vector. `mask` marks the lanes
+    that exist (None: all). `inside` promises that indices that follow the vector axis are within their buffers.
     """
 
     def __init__(self, fn: Function, sizes: Sizes, place: Callable[[Buffer], Place]) -> None:

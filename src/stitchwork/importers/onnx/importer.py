@@ -21,6 +21,9 @@ from stitchwork.importers.onnx.proto import Tensors, dtype_of
 from stitchwork.importers.onnx.sizes import SizeNames
 from stitchwork.ir.graph import Array, Module, Value
 
+_NODES = 1_000_000  # nodes that one import takes, those of functions counted at each call
+_DEPTH = 32  # functions inside functions
+
 
 class Scope:
     """The names of a graph and of those around it. Initializers become constants on first use."""
@@ -65,6 +68,7 @@ class Importer:
         self.names = SizeNames(self.module, sizes)
         # Convolutions with constant weights, by result: their node, weights and bias.
         self.convolutions: dict[Value, tuple[Node, Array, Array | None]] = {}
+        self._count, self._depth = 0, 0
         self._shared: dict[tuple[Any, ...], Value] = {}
 
     def run(self) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -81,7 +85,7 @@ class Importer:
     def check_supported(self) -> None:
         """Raises UnsupportedError naming every op that has no handler."""
         missing: dict[str, list[str]] = {}
-        for node in _all_nodes(self.model.graph.node):
+        for node in _all_nodes([*self.model.graph.node, *(n for f in self.model.functions for n in f.node)]):
             domain = _domain(node)
             if registry.find(domain, node.op_type, self.opset(domain)) is None and self._body(node, None) is None:
                 key = f"{domain + '.' if domain else ''}{node.op_type} (opset {self.opset(domain)})"
@@ -180,6 +184,11 @@ class Importer:
     def run_nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
         """Import nodes in order, binding their results in the scope."""
         for proto in nodes:
+            self._count += 1
+            if self._count > _NODES:
+                raise UnsupportedError(
+                    "onnx", "the model's functions unfold to too many nodes", expected=f"at most {_NODES:,}"
+                )
             domain = _domain(proto)
             handler = registry.find(domain, proto.op_type, self.opset(domain))
             if handler is not None:
@@ -200,6 +209,9 @@ class Importer:
             raise type(e)(
                 node.label, f"{e.op}: {e.problem}", expected=e.expected, got=e.got, hint=e.hint, at=e.at
             ) from None
+        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as e:
+            # What a handler does not check: an axis, a rank or an attribute that breaks ONNX's rules.
+            raise OpError(node.label, "the node does not fit its operands", got=f"{type(e).__name__}: {e}") from e
         new = block.operations[start:]
         for operation in new:
             operation.location = node.label
@@ -231,15 +243,17 @@ class Importer:
                 "cannot be imported with operands like these",
                 got=", ".join(str(v.type) if v is not None else "-" for v in inputs),
             )
+        if self._depth >= _DEPTH:
+            raise OpError(label_of(proto), "functions call each other too deeply", expected=f"at most {_DEPTH} levels")
         nodes = expand(function, proto, self.opset(_domain(proto)))
         inner = Scope(self, count_node_uses(nodes, list(function.output)))
         inner.values.update({n: v for n, v in zip(function.input, inputs, strict=False) if v is not None})
-        outer = self.opsets
+        outer, self._depth = self.opsets, self._depth + 1
         self.opsets = {**outer, **{o.domain if o.domain != "ai.onnx" else "": o.version for o in function.opset_import}}
         try:
             self.run_nodes(nodes, inner)
         finally:
-            self.opsets = outer
+            self.opsets, self._depth = outer, self._depth - 1
         for name, inside in zip(proto.output, function.output, strict=False):
             if name:
                 scope.values[name] = inner.find(inside)

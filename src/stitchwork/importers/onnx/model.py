@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stitchwork.api.graph import Graph
-from stitchwork.errors import FeedError
+from stitchwork.errors import FeedError, PackageError, StitchworkError
 from stitchwork.importers.onnx import handlers as handlers  # fills the table of ops
 from stitchwork.importers.onnx.importer import Importer
 from stitchwork.importers.onnx.proto import Tensors, read_model
@@ -71,5 +71,11 @@ def load(
     proto, folder = read_model(source)
     arrays = {name: np.asarray(x) for name, x in (constants or {}).items()}
     importer = Importer(proto, Tensors(folder), arrays, sizes or {})
-    inputs, outputs = importer.run()
+    try:
+        inputs, outputs = importer.run()
+    except StitchworkError:
+        raise
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as e:
+        # A field that holds what no writer of ONNX puts there, such as a name that is no text.
+        raise PackageError("onnx", "the model breaks ONNX's rules", got=f"{type(e).__name__}: {e}") from e
     return OnnxModel(importer.graph, inputs, outputs)

@@ -1,6 +1,6 @@
 """Fourier transforms of sizes known when the model is compiled, as products with matrices of roots of unity.
 
-Exported audio models transform frames of a few hundred samples, for which a matrix product is as good as a fast transform.
+Exported audio models transform frames of a few hundred samples: there a matrix product is as good as a fast transform.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def _dft(node: Node, axis: int) -> Value:
     if inverse and onesided:
         made = _real_inverse(node, real, imaginary, size)
         return F.permute(F.expand_dims(made, axes=-1), permutation=_back(x.rank, axis))
-    matrix = _roots(size, size // 2 + 1 if onesided else size, 1 if inverse else -1)
-    a, b = _product(node, real, imaginary, matrix / size if inverse else matrix)
+    c, s = _roots(size, size // 2 + 1 if onesided else size, 1 if inverse else -1)
+    a, b = _product(node, real, imaginary, *((c / size, s / size) if inverse else (c, s)))
     return F.permute(F.stack([a, b], axis=-1), permutation=_back(x.rank, axis))
 
 
-def _roots(n: int, columns: int, sign: int) -> Array:
-    """exp(sign * 2 pi i j k / n), [n, columns]; angles are reduced first, so that large sizes stay exact."""
+def _roots(n: int, columns: int, sign: int) -> tuple[Array, Array]:
+    """Real and imaginary part of exp(sign * 2 pi i j k / n), [n, columns]. Angles are reduced first, to stay exact."""
     angle = 2 * np.pi / n * (np.outer(np.arange(n), np.arange(columns)) % n)
-    return np.cos(angle) + 1j * sign * np.sin(angle)
+    return np.cos(angle), sign * np.sin(angle)
 
 
 def _parts(node: Node, x: Value, axis: int, rows: int) -> tuple[Value, Value | None]:
@@ -79,9 +79,9 @@ def _constant(node: Node, matrix: Array, like: Value) -> Value:
     return node.importer.constant(np.ascontiguousarray(matrix).astype(like.dtype.numpy))
 
 
-def _product(node: Node, real: Value, imaginary: Value | None, matrix: Array) -> tuple[Value, Value]:
-    """(real + i imaginary) @ matrix."""
-    c, s = _constant(node, matrix.real, real), _constant(node, matrix.imag, real)
+def _product(node: Node, real: Value, imaginary: Value | None, cosines: Array, sines: Array) -> tuple[Value, Value]:
+    """(real + i imaginary) @ (cosines + i sines)."""
+    c, s = _constant(node, cosines, real), _constant(node, sines, real)
     a, b = F.matmul(real, c), F.matmul(real, s)
     if imaginary is None:
         return a, b
@@ -95,9 +95,9 @@ def _real_inverse(node: Node, real: Value, imaginary: Value | None, size: int) -
     weight[0] = 1
     if size % 2 == 0:
         weight[-1] = 1
-    matrix = (_roots(size, half, 1) * weight / size).T
-    made = F.matmul(real, _constant(node, matrix.real, real))
-    return made if imaginary is None else F.subtraction(made, F.matmul(imaginary, _constant(node, matrix.imag, real)))
+    c, s = (_constant(node, (m * weight / size).T, real) for m in _roots(size, half, 1))
+    made = F.matmul(real, c)
+    return made if imaginary is None else F.subtraction(made, F.matmul(imaginary, s))
 
 
 @onnx_op("STFT")
@@ -115,13 +115,13 @@ def short_time_transform(node: Node) -> Results:
     if not 0 < length <= _LARGEST or step <= 0:
         raise node.unsupported("frames without a size", got=f"frame_length {length}, frame_step {step}")
     onesided = bool(node.int("onesided", 1))
-    matrix = _roots(length, length // 2 + 1 if onesided else length, -1)
+    c, s = _roots(length, length // 2 + 1 if onesided else length, -1)
     if window is not None:
-        matrix = matrix * window.astype(np.float64)[:, None]
-    bins = matrix.shape[1]
-    both = np.concatenate([matrix.real, matrix.imag], axis=1)
+        c, s = (m * window.astype(np.float64)[:, None] for m in (c, s))
+    bins = c.shape[1]
+    both = np.concatenate([c, s], axis=1)
     if signal.shape[-1] == 2:
-        both = np.stack([both, np.concatenate([-matrix.imag, matrix.real], axis=1)], axis=1)
+        both = np.stack([both, np.concatenate([-s, c], axis=1)], axis=1)
     kernel = _constant(node, both.reshape(length, -1, 2 * bins), signal)
     x = signal if signal.rank == 3 else F.expand_dims(signal, axes=-1)
     made = F.conv1d(x, kernel, strides=step)
