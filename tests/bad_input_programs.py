@@ -78,7 +78,7 @@ def build_flow(g: sw.Graph, x: sw.Tensor, n: sw.Tensor) -> list[sw.Tensor]:
         return g.if_else(g.equal(i % 2, 0), lambda: v + x, lambda: v * 0.5)
 
     looped = g.for_loop(n, x, body)
-    chosen = g.if_else(g.sum(x) > 0.0, lambda: looped, lambda: -looped)
+    chosen = g.if_else(g.max(x) > 0.0, lambda: looped, lambda: -looped)
     halved = g.while_loop(x, lambda v: (g.max(g.abs(v)) > 1.0, v), lambda v: g.clip(v * 0.5, -100.0, 100.0))
     return [chosen, halved]
 
@@ -87,9 +87,9 @@ def flow(x: Array, n: Array) -> list[Array]:
     v = x
     for i in range(int(n)):
         v = v + x if i % 2 == 0 else v * np.float32(0.5)
-    chosen = v if x.sum() > 0 else -v
+    chosen = v if np.fmax.reduce(x, initial=-np.inf) > 0 else -v
     w = x
-    while np.abs(w).max(initial=-np.inf) > 1:
+    while np.fmax.reduce(np.abs(w), initial=-np.inf) > 1:  # NaN is skipped, as by `max`
         w = np.clip(w * np.float32(0.5), -100, 100)
     return [chosen, w]
 

@@ -36,6 +36,7 @@ from stitchwork.loops.tiling import tile_group
 _RECOMPUTE_LIMIT = 6.0  # scalar operations per element that may be repeated instead of storing a value
 _NODE_LIMIT = 3000  # expression nodes of one stage
 _STAGE_LIMIT = 12
+_DEPTH_LIMIT = 200.0  # levels of one expression, counting what functions expand to: its walkers are recursive
 _UNKNOWN = 64  # what an unknown size counts as in estimates
 
 _COSTS = {
@@ -89,6 +90,8 @@ class BlockStitcher:
         self.roots: dict[Value, Root] = {}
         self.inlined: set[Value] = set()
         self.users: dict[Value, list[Value]] = {}
+        self.levels: dict[Value, float] = {}
+        self.above: dict[Value, float] = {}  # levels over an inlined value, in the roots that it ends up in
         self.ends: dict[Value, frozenset[Value]] = {}
         self.overwritten: set[Operation] = set()  # updates that may be made in place
         self._memo: dict[Any, Expr] = {}
@@ -166,18 +169,27 @@ class BlockStitcher:
                 source = _source(load)
                 sites.setdefault(source, []).append((value, load, axes + over))
                 self.users.setdefault(source, []).append(value)
+        for value in self.forms:  # in order, so that no question about a producer goes deep
+            self._cost_of(value)
         for operation in reversed(self.block.operations):
             for value in operation.results:
                 if value not in self.forms:
                     continue
+                over = max((self.above.get(u, 0.0) + self._levels(u) for u in self.users.get(value, ())), default=0.0)
+                fits = value not in external and over + self._levels(value) <= _DEPTH_LIMIT
+                own = sites.get(value, [])
                 if is_alias(operation):
-                    own = sites.get(value, [])
-                    if value not in external and own and not any(load.boundary for _, load, _ in own):
-                        self.inlined.add(value)
+                    if fits and own and not any(load.boundary for _, load, _ in own):
+                        self._take_in(value, over)
                     elif own:
                         external.add(self.resolve(value))  # whose memory these loads go to
-                elif value not in external and self._is_inlinable(value, sites.get(value, [])):
-                    self.inlined.add(value)
+                elif fits and self._is_inlinable(value, own):
+                    self._take_in(value, over)
+
+    def _take_in(self, value: Value, over: float) -> None:
+        self.inlined.add(value)
+        self.above[value] = over
+        self._root_of(value)
 
     def _is_inlinable(self, value: Value, sites: list[tuple[Value, Load, tuple[Axis, ...]]]) -> bool:
         if not sites:
@@ -219,6 +231,13 @@ class BlockStitcher:
         if value not in self.ends:
             self.ends[value] = frozenset[Value]().union(*map(self._root_of, self.users[value]))
         return self.ends[value]
+
+    def _levels(self, value: Value) -> float:
+        """Depth of a value's own expression."""
+        found = self.levels.get(value)
+        if found is None:
+            found = self.levels[value] = expression_depth(self.forms[value][1]) if value in self.forms else 0.0
+        return found
 
     def _cost_of(self, value: Value) -> float:
         """Scalar operations for one element, inlined operands included."""
@@ -420,6 +439,15 @@ def free_values(region: Block) -> set[Value]:
             used |= free_values(inner)
         own |= set(operation.results)
     return (used | set(region.results)) - own
+
+
+def expression_depth(expr: Expr) -> float:
+    """Levels of an expression, a transcendental function counting as what it expands to."""
+    depth: dict[Expr, float] = {}
+    for e in walk(expr):
+        own = 2.5 * _COSTS.get(e.fn, 0.4) if isinstance(e, Call) else 1.0
+        depth[e] = own + max((depth[c] for c in children(e)), default=0.0)
+    return depth[expr]
 
 
 def is_identity(load: Load, axes: tuple[Axis, ...]) -> bool:
