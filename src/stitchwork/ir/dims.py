@@ -393,6 +393,21 @@ def evaluate(x: Size, values: Mapping[str, int]) -> int:
     return total
 
 
+class _Guess(dict[str, int]):
+    def __init__(self, unknown: int) -> None:
+        super().__init__()
+        self.unknown = unknown
+
+    def __missing__(self, key: str) -> int:
+        return self.unknown
+
+
+@lru_cache(maxsize=16384)
+def estimate(x: Size, unknown: int) -> float:
+    """About how large `x` is, every symbol counting as `unknown`: for choices that cost time or memory, never correctness."""
+    return float(evaluate(x, _Guess(unknown)))
+
+
 def python_source(x: Size, source_of: Callable[[Atom], str]) -> str:
     """`x` as a Python expression; `source_of` says how a symbol or a function of sizes is written."""
     if isinstance(x, int):

@@ -28,7 +28,7 @@ from stitchwork.loops.kernel import (
 from stitchwork.loops.nest import For, If, Let, Statement, Store, While
 
 ALIGNMENT = 64
-_UNKNOWN = 64  # what an unknown size counts as when slots are compared
+_UNKNOWN = 256  # what an unknown size counts as when slots are compared
 
 
 @dataclass
@@ -60,23 +60,23 @@ def plan(program: Program) -> Arena:
 
 
 def _best_slot(storage: Storage, start: int, sizes: list[Size], free_from: list[int]) -> int | None:
-    """The free slot whose size is nearest, symbolic sizes only going where they are known to agree."""
+    """The free slot whose size is nearest, as far as sizes can be compared before they are known. A slot is as large as the
+    largest of what it holds, so a wrong guess costs memory and nothing else."""
     wanted = storage.bytes
     best: tuple[float, int] | None = None
     for k, size in enumerate(sizes):
         if free_from[k] > start:
             continue
-        known = isinstance(size, int) and isinstance(wanted, int)
-        if not known and size != wanted:
+        waste = 0.0 if size == wanted else abs(_estimate(size) - _estimate(wanted)) + 1.0
+        if not (isinstance(size, int) and isinstance(wanted, int)) and waste > (_estimate(size) + _estimate(wanted)) / 2:
             continue
-        waste = abs(_estimate(size) - _estimate(wanted))
         if best is None or waste < best[0]:
             best = (waste, k)
     return None if best is None else best[1]
 
 
 def _estimate(size: Size) -> float:
-    return float(size) if isinstance(size, int) else _UNKNOWN * 4.0
+    return dims.estimate(size, _UNKNOWN)
 
 
 def _lifetimes(instructions: list[Instruction], now: int, first: dict[Storage, int], last: dict[Storage, int]) -> int:

@@ -487,12 +487,7 @@ def _evaluations(load: Load, axes: tuple[Axis, ...], value: Value) -> float:
 
 
 def _estimate(size: dims.Size) -> float:
-    return float(dims.evaluate(size, _Guess()))
-
-
-class _Guess(dict[str, int]):
-    def __missing__(self, key: str) -> int:
-        return _UNKNOWN
+    return dims.estimate(size, _UNKNOWN)
 
 
 def _is_index(e: Call) -> bool:

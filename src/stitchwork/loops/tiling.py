@@ -22,6 +22,7 @@ _SQUARE = 128  # tile sides of a stage that transposes
 _CHUNK = 16384  # elements per tile of a kernel with a single stage
 _SCRATCH_LIMIT = 512 * 1024  # bytes of scratch that stay close to a core
 _SERIAL_LIMIT = 65536  # elements that one thread may as well compute alone
+_UNKNOWN = 256  # what an unknown size counts as in estimates
 _OVERLAP_LIMIT = 1.6  # work repeated by overlapping tiles, at most
 
 
@@ -217,8 +218,9 @@ def scratch_bytes(region: tuple[Interval, ...], buffer: Buffer) -> Size:
 
 
 def _fits(tiling: Tiling, stages: list[Stage]) -> bool:
-    known = [scratch_bytes(tiling.regions[s], s.buffer) for s in stages[:-1]]
-    return sum(b for b in known if isinstance(b, int)) <= _SCRATCH_LIMIT
+    """True where the scratch memory of a tile stays close to a core: rows of unknown length do, images of unknown size do not."""
+    sizes = (scratch_bytes(tiling.regions[s], s.buffer) for s in stages[:-1])
+    return sum(dims.estimate(n, _UNKNOWN) for n in sizes) <= _SCRATCH_LIMIT
 
 
 def _is_small(stages: list[Stage]) -> bool:

@@ -17,11 +17,12 @@ from stitchwork.ir import dtypes
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType, as_dtype, bool_, int32
 from stitchwork.ir.graph import Content, Value
+from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, call, cast, const, reduce, where
 from stitchwork.ops._build import F
 from stitchwork.ops._contents import as_objects
 from stitchwork.ops._families import Reduction, accumulator, count, reduction_index
-from stitchwork.ops._op import Array, Ints, Op, Operand, Sample, operand, sample
+from stitchwork.ops._op import Array, Ints, Op, Operand, Sample, operand, require_at_least, sample
 from stitchwork.ops._values import convert, indicator, spread
 
 _NAN_ROWS = np.array([[1, np.nan, 3], [np.nan, np.nan, np.nan], [np.nan, -np.inf, -2]], np.float32)
@@ -256,6 +257,12 @@ class ReductionOr(Logical, name="reduction_or", aliases=("any",)):
 
 class Position(Reduction):
     """Where the extreme is: int32, counted in row-major order over the axes (all of them by default, as in NumPy)."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        room = 2**31 - count(x.shape, self.over)
+        if not require_at_least(self.name, room, 0, "positions fit into int32"):
+            raise self.fail("positions do not fit into int32", expected="at most 2**31 elements along axes", got=str(x))
+        return super().infer(x)
 
     def result_dtype(self, dtype: DType) -> DType:
         return int32

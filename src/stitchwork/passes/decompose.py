@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from stitchwork.ir.dtypes import bool_, int64
+from stitchwork.ir.dtypes import bool_, int64, uint64
 from stitchwork.ir.graph import Module, Operation, Value, constant_array
 from stitchwork.ir.rewrite import Rewriter
 from stitchwork.ir.types import TensorType
@@ -55,7 +55,7 @@ class _Decomposer(Rewriter):
         """Count k from 0 in i64, so that no index can overflow; the index is lower + k * step."""
         lower, upper, step = (F.cast(v, int64) for v in operands[:3])
         carried = operands[3:]
-        total = (upper - lower + step - 1) // F.maximum(step, 1)
+        total = _count(lower, upper, step, operation.regions[0].arguments[0].dtype is int64)
         known = constant_array(operands[2])
         if known is None or known <= 0:
             total = F.select(step > 0, total, 0)
@@ -78,6 +78,15 @@ class _Decomposer(Rewriter):
         op = WhileLoop(segments=(1 + len(carried),))
         loop = block.append(op, (start, *carried), types, (head, body), operation.location)
         return loop.results[1:]
+
+
+def _count(lower: Value, upper: Value, step: Value, wide: bool) -> Value:
+    """How many numbers range(lower, upper, step) holds, where step > 0; `wide` bounds may be 2**63 and more apart."""
+    positive = F.maximum(step, 1)
+    if not wide:
+        return (upper - lower + step - 1) // positive
+    apart = F.cast(upper - lower, uint64) - 1  # exact, even where the subtraction wraps
+    return F.select(lower < upper, F.cast(apart // F.cast(positive, uint64), int64) + 1, 0)
 
 
 def _as_declared(operation: Operation, old: Value, new: Value) -> Value:

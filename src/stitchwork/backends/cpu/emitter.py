@@ -30,6 +30,7 @@ from stitchwork.loops.expr import (
 from stitchwork.loops.nest import Local
 
 UNROLLED = 32  # a reduction over this many static positions is written out
+_BLOCK = 512  # rounds after which a sum of floats starts anew: its rounding error grows with rounds in a row
 
 
 @dataclass(frozen=True)
@@ -401,13 +402,15 @@ class Emitter:
             outer = i64(0) if position is None else self.fn.mul(position, self.sizes(axis.extent))
         if not rest:
             return self._lane_axis(e, axis, state, outer)
-        with self.fn.loop(0, self.sizes(axis.extent), carry=state) as loop:
-            self.axes[axis] = loop.index
-            inner = None if outer is None else self.fn.add(outer, loop.index)
+
+        def round_(index: V, carried: list[V]) -> list[V]:
+            self.axes[axis] = index
+            inner = None if outer is None else self.fn.add(outer, index)
             self.hoist(e.body, frozenset(rest))
             with self.scope(*rest):
-                loop.following = self._lane_loops(e, rest, loop.carried, inner)
-        return loop.results
+                return self._lane_loops(e, rest, carried, inner)
+
+        return self._rounds(e, self.sizes(axis.extent), 1, state, round_)
 
     def _lane_axis(self, e: Reduce, axis: Axis, state: list[V], outer: V | None) -> list[V]:
         fn, width = self.fn, self.reduce_lanes
@@ -415,9 +418,9 @@ class Emitter:
         whole = fn.sub(n, fn.srem(n, width))
         count = len(self._start(e))
         vectors, single = state[:count], state[count:]
-        with fn.loop(0, whole, width, carry=vectors) as loop:
-            loop.following = self._lane_step(e, axis, loop.index, loop.carried, outer, None)
-        vectors = loop.results
+        vectors = self._rounds(
+            e, whole, width, vectors, lambda index, carried: self._lane_step(e, axis, index, carried, outer, None)
+        )
         if n.literal is not None and n.literal % width == 0:
             return vectors + single
         if self.masks:
@@ -489,15 +492,35 @@ class Emitter:
             return self.step(e, state, position)
         axis, rest = axes[0], axes[1:]
         self.hoist(e.body, frozenset(axes))
-        with self.fn.loop(0, self.sizes(axis.extent), carry=state) as loop:
-            self.axes[axis] = loop.index
+
+        def round_(index: V, carried: list[V]) -> list[V]:
+            self.axes[axis] = index
             inner = None
             if e.kind.startswith("arg"):
                 outer = i64(0) if position is None else self.fn.mul(position, self.sizes(axis.extent))
-                inner = self.fn.add(outer, loop.index)
+                inner = self.fn.add(outer, index)
             with self.scope(axis, *rest):
-                loop.following = self._loops(e, rest, loop.carried, inner)
-        return loop.results
+                return self._loops(e, rest, carried, inner)
+
+        return self._rounds(e, self.sizes(axis.extent), 1, state, round_)
+
+    def _rounds(
+        self, e: Reduce, n: V, step: int, state: list[V], round_: Callable[[V, list[V]], list[V]]
+    ) -> list[V]:
+        """The state after `round_(index, state)` for every index in range(0, n, step); sums of floats in blocks."""
+        fn, block = self.fn, _BLOCK * step
+        short = n.literal is not None and n.literal <= block
+        if e.kind != "sum" or not e.dtype.is_float or short:
+            with fn.loop(0, n, step, carry=state) as loop:
+                loop.following = round_(loop.index, loop.carried)
+            return loop.results
+        zeros = [scalars.literal(0.0, e.dtype, lanes(v.type)[1]) for v in state]
+        with fn.loop(0, n, block, carry=state) as blocks:
+            with fn.loop(blocks.index, fn.minimum(fn.add(blocks.index, block), n), step, carry=zeros) as loop:
+                loop.following = round_(loop.index, loop.carried)
+            pairs = zip(blocks.carried, loop.results, strict=True)
+            blocks.following = [scalars.call(fn, "add", e.dtype, [a, b]) for a, b in pairs]
+        return blocks.results
 
     def step(self, e: Reduce, state: list[V], position: V | None) -> list[V]:
         """The state after one more element (or one more per lane)."""
