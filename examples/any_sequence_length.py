@@ -1,6 +1,6 @@
 """One executable for every sequence length: an attention layer, compiled once, run at 50 lengths.
 
-    python examples/any_sequence_length.py
+python examples/any_sequence_length.py
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     print("result type:", exe.output_types()[0])
 
     rng = np.random.default_rng(1)
-    lengths = rng.permutation(np.arange(1, 148, 3)).tolist()[:49] + [256]
+    lengths = [*rng.permutation(np.arange(1, 148, 3))[:49].tolist(), 256]
     seconds: list[float] = []
     for length in lengths:
         data = rng.normal(0, 1, (2, length, WIDTH)).astype(np.float32)

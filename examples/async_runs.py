@@ -1,6 +1,6 @@
 """Runs that do not wait: pending results, queues that keep order, and threads that share one executable.
 
-    python examples/async_runs.py
+python examples/async_runs.py
 """
 
 from __future__ import annotations

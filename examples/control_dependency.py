@@ -1,6 +1,6 @@
 """Control dependencies: a write that nobody reads still happens, and happens first.
 
-    python examples/control_dependency.py
+python examples/control_dependency.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control flow inside the graph: if, for (both forms) and while, nested, on the device.
 
-    python examples/control_flow.py
+python examples/control_flow.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plain Python functions as compiled programs: `sw.function`.
 
-    python examples/functions.py
+python examples/functions.py
 """
 
 from __future__ import annotations

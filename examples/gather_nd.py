@@ -1,6 +1,6 @@
 """N-dimensional gathers: index vectors pick elements, rows or whole slices; batch dims walk along.
 
-    python examples/gather_nd.py
+python examples/gather_nd.py
 """
 
 from __future__ import annotations

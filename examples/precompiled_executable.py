@@ -1,6 +1,6 @@
 """Precompiled executables: `compile` does all the work, `run` never compiles.
 
-    python examples/precompiled_executable.py
+python examples/precompiled_executable.py
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def main() -> None:
         results = [exe.run(feeds)[0].numpy() for feeds in ([x], {image: x}, {"image": x})]
         seconds = (perf_counter() - start) / 3
         assert all(np.array_equal(results[0], r) for r in results)
-        print(f"batch {batch}: {seconds * 1e3:.2f} ms a run, result {results[0].shape}, compiled {exe.compile_count} time")
+        print(f"batch {batch}: {seconds * 1e3:.2f} ms a run, {results[0].shape}, compiled {exe.compile_count} time")
     assert exe.compile_count == 1
 
-    # Giving sizes to `compile` specialises the program to them. Others still work: a program for all sizes is made then,
-    # once.
+    # Giving sizes to `compile` specialises the program to them. Others still work: then a program for all sizes is
+    # made, once.
     special = g.compile([scores], feeds={image: np.zeros((2, 32, 32, 3), np.float32)})
     for batch in (2, 3, 5, 2):
         special.run([np.zeros((batch, 32, 32, 3), np.float32)])

@@ -1,6 +1,6 @@
 """Stencils: windows of rank 1 to 4, every reduction, every way to treat the border, against plain NumPy.
 
-    python examples/stencils.py
+python examples/stencils.py
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ class Graph(OpMethods):
             try:
                 array = np.broadcast_to(array, tuple(shape))
             except (TypeError, ValueError) as e:
-                raise OpError("constant", "the value does not fit the shape", expected=str(tuple(shape)), got=str(e)) from None
+                raise OpError(
+                    "constant", "the value does not fit the shape", expected=str(tuple(shape)), got=str(e)
+                ) from None
         return constant(self.module, array)
 
     def variable(self, initial: Any, dtype: Any = None, name: str = "") -> Variable:
@@ -93,7 +95,12 @@ class Graph(OpMethods):
     def assign(self, variable: Variable, value: Any) -> Value:
         """Write a variable. Returns a token: the write happens in runs that have it as a target or depend on it."""
         if not isinstance(variable, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user may pass anything
-            raise GraphError("assign", "the first argument is not a variable", expected="what `Graph.variable` made", got=repr(variable))
+            raise GraphError(
+                "assign",
+                "the first argument is not a variable",
+                expected="what `Graph.variable` made",
+                got=repr(variable),
+            )
         if variable.module is not self.module:
             raise GraphError("assign", f"`{variable.name}` belongs to another graph")
         new = control_flow.as_value("assign", "value", value, variable.dtype, self.module)
@@ -150,7 +157,9 @@ class Graph(OpMethods):
             if v.module is not self.module:
                 raise GraphError("control_dependency", "`depends_on` holds a tensor of another graph", got=repr(v))
             if not v.block.encloses(self.module.block):
-                raise GraphError("control_dependency", "`depends_on` holds what was made inside a block that has ended", got=repr(v))
+                raise GraphError(
+                    "control_dependency", "`depends_on` holds what was made inside a block that has ended", got=repr(v)
+                )
         return tuple(tokens)
 
     @contextmanager
@@ -193,11 +202,12 @@ class Graph(OpMethods):
         chosen = options or CompileOptions()
         pool = pool_for(chosen.threads) if chosen.threads else default_pool()
         shapes = feeds if isinstance(feeds, Mapping) else None
-        module, placeholders = self._extract(targets, None if feeds is None else list(feeds) if shapes is not None else _as_list(feeds))
+        given = list(feeds) if isinstance(feeds, Mapping) else None if feeds is None else _as_list(feeds)
+        module, placeholders = self._extract(targets, given)
 
         def program(of: Module) -> NativeProgram:
             compiled = pipeline.run(of, CpuBackend(iteration_limit=chosen.iteration_limit))
-            return NativeProgram(of, compiled, pool, self._store)
+            return NativeProgram(of, compiled, pool, self._store, can_fail=chosen.iteration_limit is not None)
 
         symbolic = any(not v.tensor.is_static for v in placeholders)
         if shapes is None or chosen.disable_type_inference or not symbolic:

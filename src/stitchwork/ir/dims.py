@@ -404,7 +404,7 @@ class _Guess(dict[str, int]):
 
 @lru_cache(maxsize=16384)
 def estimate(x: Size, unknown: int) -> float:
-    """About how large `x` is, every symbol counting as `unknown`: for choices that cost time or memory, never correctness."""
+    """About how large `x` is, every symbol counting as `unknown`: for choices of time or memory, never correctness."""
     return float(evaluate(x, _Guess(unknown)))
 
 

@@ -60,15 +60,18 @@ def plan(program: Program) -> Arena:
 
 
 def _best_slot(storage: Storage, start: int, sizes: list[Size], free_from: list[int]) -> int | None:
-    """The free slot whose size is nearest, as far as sizes can be compared before they are known. A slot is as large as the
-    largest of what it holds, so a wrong guess costs memory and nothing else."""
+    """The free slot whose size is nearest, as far as sizes can be compared before they are known. A slot is as large as
+    the largest of what it holds, so a wrong guess costs memory and nothing else."""
     wanted = storage.bytes
     best: tuple[float, int] | None = None
     for k, size in enumerate(sizes):
         if free_from[k] > start:
             continue
         waste = 0.0 if size == wanted else abs(_estimate(size) - _estimate(wanted)) + 1.0
-        if not (isinstance(size, int) and isinstance(wanted, int)) and waste > (_estimate(size) + _estimate(wanted)) / 2:
+        if (
+            not (isinstance(size, int) and isinstance(wanted, int))
+            and waste > (_estimate(size) + _estimate(wanted)) / 2
+        ):
             continue
         if best is None or waste < best[0]:
             best = (waste, k)

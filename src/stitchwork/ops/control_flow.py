@@ -261,12 +261,13 @@ def _fit_results(op: str, problem: str, expected: tuple[Type, ...], region: Bloc
         return
     with building(region.module), region.module.inside(region):
         if len(got) != len(expected) or not all(_may_agree(op, g, e) for g, e in zip(got, expected, strict=True)):
+            same = not _differ_in_size(got, expected)
             raise GraphError(
                 op,
                 problem,
                 expected=f"({', '.join(map(str, expected))})",
                 got=f"({', '.join(map(str, got))})",
-                hint="sizes cannot change from one iteration or branch to another" if _differ_in_size(got, expected) else "",
+                hint="" if same else "sizes cannot change from one iteration or branch to another",
             )
         pairs = zip(region.results, expected, strict=True)
         region.results = tuple(

@@ -46,7 +46,10 @@ class VariableStore:
 class NativeProgram:
     """A program's native code with what a call needs."""
 
-    def __init__(self, module: Module, compiled: Compiled, pool: Pool, store: VariableStore) -> None:
+    def __init__(
+        self, module: Module, compiled: Compiled, pool: Pool, store: VariableStore, can_fail: bool = False
+    ) -> None:
+        """can_fail: a run may end before it is done; variables then get back what they held."""
         self.module, self.compiled, self.pool, self.store = module, compiled, pool, store
         program = compiled.planned.program
         store.ensure(module)
@@ -65,10 +68,9 @@ class NativeProgram:
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
         self._constants = [_aligned(cast("Array", s.array)) for s in compiled.code.constants]
-        self._fixed = [
-            *(address_of(store.arrays[s.name]) for s in program.variables),
-            *map(address_of, self._constants),
-        ]
+        variables = [store.arrays[s.name] for s in program.variables]
+        self._fixed = [*map(address_of, variables), *map(address_of, self._constants)]
+        self._restored = variables if can_fail else []
         self._lock = store.lock if program.variables else None
         self._entry = _Entry(compiled.entry)
         self._arenas: list[tuple[Array, int]] = []
@@ -96,7 +98,11 @@ class NativeProgram:
             status = self._entry(*call)
         else:
             with self._lock:
+                before = [v.copy() for v in self._restored]
                 status = self._entry(*call)
+                if status:
+                    for variable, old in zip(self._restored, before, strict=True):
+                        variable[...] = old
         if arena is not None:
             self._arenas.append((arena, start))
         if status:
@@ -209,7 +215,8 @@ def address_of(x: Array) -> int:
     """Address of an array's first element."""
     if x.flags.writeable:
         try:
-            return ctypes.addressof(ctypes.c_char.from_buffer(x))  # three times faster than asking NumPy
+            # Three times faster than asking NumPy.
+            return ctypes.addressof(ctypes.c_char.from_buffer(x))  # pyright: ignore[reportArgumentType]
         except (TypeError, ValueError):  # empty arrays, and dtypes that the buffer protocol does not know
             pass
     return x.__array_interface__["data"][0]
@@ -360,7 +367,9 @@ def shape_of(spec: Any) -> tuple[int, ...]:
     try:
         return tuple(int(n) for n in shape)
     except (TypeError, ValueError):
-        raise FeedError("run", "no shape", expected="an array, a type or a shape of known sizes", got=repr(spec)) from None
+        raise FeedError(
+            "run", "no shape", expected="an array, a type or a shape of known sizes", got=repr(spec)
+        ) from None
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from stitchwork.loops.expr import (
 from stitchwork.loops.nest import Local
 
 UNROLLED = 32  # a reduction over this many static positions is written out
-_BLOCK = 512  # rounds after which a sum of floats starts anew: its rounding error grows with rounds in a row
+_BLOCK = 1024  # rounds after which a sum of floats starts anew: its rounding error grows with rounds in a row
 
 
 @dataclass(frozen=True)
@@ -504,9 +504,7 @@ class Emitter:
 
         return self._rounds(e, self.sizes(axis.extent), 1, state, round_)
 
-    def _rounds(
-        self, e: Reduce, n: V, step: int, state: list[V], round_: Callable[[V, list[V]], list[V]]
-    ) -> list[V]:
+    def _rounds(self, e: Reduce, n: V, step: int, state: list[V], round_: Callable[[V, list[V]], list[V]]) -> list[V]:
         """The state after `round_(index, state)` for every index in range(0, n, step); sums of floats in blocks."""
         fn, block = self.fn, _BLOCK * step
         short = n.literal is not None and n.literal <= block
