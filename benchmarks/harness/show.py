@@ -60,6 +60,7 @@ def as_data(benchmark: Benchmark, outcomes: list[Outcome], verdicts: list[Verdic
     return {
         "name": benchmark.name,
         "title": benchmark.title,
+        "ours": benchmark.ours,
         "tolerance": benchmark.tolerance,
         "contenders": [_contender(o, ours) for o in outcomes],
         "reaches": [{"text": v.reach.text, "measured": v.measured, "reached": v.reached} for v in verdicts],

@@ -174,3 +174,25 @@ def test_depending_on_a_tensor_or_a_loop() -> None:
     y = g.control_dependency(c.x + 1, [looped])
     np.testing.assert_array_equal(g.compile([y]).run([X])[0], X + 1)
     assert c.v.value == 3
+
+
+def test_what_was_read_before_a_loop_keeps_its_value() -> None:
+    g = sw.Graph()
+    v = g.variable(np.float32(1), name="v")
+    n = g.placeholder((), sw.int32, name="n")
+    old = v.read()
+
+    def before(k: sw.Tensor) -> Any:
+        counted = g.control_dependency(k, [g.assign(v, v * 3.0)])  # this block writes, too
+        return counted < n, counted
+
+    loops = g.while_loop(np.int32(0), before, lambda k: g.control_dependency(k + 1, [g.assign(v, v + 1.0)]))
+    with g.control_dependencies([loops]):
+        new = v.read()
+    exe = g.compile([old, new, loops, old + new * 100.0], feeds=[n])
+    for rounds in (0, 1, 3):
+        v.value = want = 1.0
+        for k in range(rounds + 1):
+            want = want * 3 + (1 if k < rounds else 0)
+        assert [r.item() for r in exe.run([np.int32(rounds)])] == [1, want, rounds, 1 + want * 100]
+        assert v.value == want

@@ -15,7 +15,7 @@ X = np.array([1.0, -2.0, 3.0], np.float32)
 Inner = Callable[[Any, Any], Any]
 
 
-# --- the same program twice: once in a graph, once in Python ------------------------------------------------------------
+# --- the same program twice: once in a graph, once in Python ----------------------------------------------------------
 class InGraph:
     """Control flow built with the graph `g`."""
 
@@ -67,10 +67,10 @@ KINDS = ("branch", "count", "span", "repeat")
 
 def nested(make: Any, kinds: tuple[str, ...], x: Any) -> Inner:
     """The kinds inside each other, the first outermost; the innermost block uses `x`, which is not carried."""
-    inner: Inner = lambda v, k: v * 0.5 + x * k  # noqa: E731
-    for kind in reversed(kinds):
-        inner = (lambda kind, inner: lambda v, k: getattr(make, kind)(v, k, inner))(kind, inner)
-    return inner
+    if not kinds:
+        return lambda v, k: v * 0.5 + x * k
+    inner = nested(make, kinds[1:], x)
+    return lambda v, k: getattr(make, kinds[0])(v, k, inner)
 
 
 @pytest.mark.parametrize("outer", KINDS)
@@ -87,13 +87,14 @@ def test_nesting(outer: str) -> None:
                 np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=f"{case}, n = {many}")
 
 
-# --- branches --------------------------------------------------------------------------------------------------------------
+# --- branches ---------------------------------------------------------------------------------------------------------
 def test_predicates_of_every_kind() -> None:
     """What is not 0 chooses `then`: NaN too, -0.0 not; any dtype, any shape with one element."""
     cases: list[tuple[Any, bool]] = [
         (np.float32(np.nan), True), (np.float32(-0.0), False), (np.float32(1e-45), True), (np.float64(-3), True),
-        (np.float16(0), False), (np.int8(-1), True), (np.uint8(0), False), (np.int64(2**32), True), (np.bool_(True), True),
-        (np.complex64(1j), True), (np.array([[5]], np.int32), True), (np.array([0.0], np.float32), False),
+        (np.float16(0), False), (np.int8(-1), True), (np.uint8(0), False), (np.int64(2**32), True),
+        (np.bool_(True), True), (np.complex64(1j), True), (np.array([[5]], np.int32), True),
+        (np.array([0.0], np.float32), False),
     ]  # fmt: skip
     g = sw.Graph()
     made = []
@@ -129,7 +130,7 @@ def test_constant_predicates_run_one_side() -> None:
     np.testing.assert_array_equal(got[1], X - 1)
 
 
-# --- loops -----------------------------------------------------------------------------------------------------------------
+# --- loops ------------------------------------------------------------------------------------------------------------
 RANGES = [(0, 5, 1), (5, 0, 1), (0, 5, -1), (0, 5, 0), (-7, 8, 3), (3, 4, 100), (2, 2, 1), (-5, -1, 2)]
 
 

@@ -87,7 +87,9 @@ def test_extreme_indices_read_zeros(dtype: str) -> None:
     table, pairs = g.placeholder((None, None)), g.placeholder((None, 2), dtype)
     rows = g.placeholder((None, 1), dtype)
     exe = g.compile([g.gather_nd(table, pairs), g.gather_nd(table, rows)])
-    elements, lines = exe.run([x, np.array([[n, 0] for n in far] + [[0, 2]], dtype), np.array([[n] for n in far], dtype)])
+    elements, lines = exe.run(
+        [x, np.array([[n, 0] for n in far] + [[0, 2]], dtype), np.array([[n] for n in far], dtype)]
+    )
     np.testing.assert_array_equal(elements, [*[0] * len(far), 3])
     np.testing.assert_array_equal(lines, np.zeros((len(far), 4)))
 

@@ -272,7 +272,7 @@ class BlockStitcher:
         external = self._external()
         for operation in self.block.operations:
             for value in operation.results:
-                if value in self.inlined or is_alias(operation) or (value.is_token and operation.op.effect != "write"):
+                if value in self.inlined or is_alias(operation) or (value.is_token and not _is_effect(operation, value)):
                     continue
                 root = Root(value, operation, external=value in external)
                 if value in self.forms:
@@ -395,6 +395,12 @@ class BlockStitcher:
         if sum(len(walk(m.expr)) for m in members if m.expr is not None) > _NODE_LIMIT:
             return False
         return tile_group(make_stages(members)) is not None
+
+
+def _is_effect(operation: Operation, token: Value) -> bool:
+    """True where a token stands for an operation that is done for its effects alone: a write, or a branch of writes."""
+    alone = token is operation.results[0] and all(v.is_token for v in operation.results)
+    return operation.op.effect == "write" or (bool(operation.regions) and alone)
 
 
 def make_stages(members: list[Root]) -> list[Stage]:

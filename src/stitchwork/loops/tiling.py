@@ -218,7 +218,7 @@ def scratch_bytes(region: tuple[Interval, ...], buffer: Buffer) -> Size:
 
 
 def _fits(tiling: Tiling, stages: list[Stage]) -> bool:
-    """True where a tile's scratch memory stays close to a core: rows of unknown length do, images of unknown size not."""
+    """True where a tile's scratch memory stays close to a core: rows of unknown length do, unknown images not."""
     sizes = (scratch_bytes(tiling.regions[s], s.buffer) for s in stages[:-1])
     return sum(dims.estimate(n, _UNKNOWN) for n in sizes) <= _SCRATCH_LIMIT
 
