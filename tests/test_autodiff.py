@@ -23,7 +23,8 @@ def jax_gradients(program: Program, arrays: Sequence[Array]) -> list[Array]:
     import jax
 
     numbers = tuple(k for k, a in enumerate(arrays) if a.dtype.kind in "fc")
-    return [np.asarray(g) for g in jax.grad(lambda *a: program(jax, *a), numbers)(*arrays)]
+    gradients = jax.jit(jax.grad(lambda *a: program(jax, *a), numbers))  # one compilation instead of one per primitive
+    return [np.asarray(g) for g in gradients(*arrays)]
 
 
 def our_gradients(program: Program, arrays: Sequence[Array], known: bool = True) -> tuple[sw.Graph, list[Any]]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stitchwork.backends.cpu.jit import LoadedObject, compile_object, load_object
 from stitchwork.backends.cpu.llvm import Function, Module, V, vector
 from stitchwork.backends.cpu.microkernel import SCALAR_BYTES
+from stitchwork.backends.cpu.routine import Epilogue
 from stitchwork.backends.cpu.target import Target
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -96,10 +97,8 @@ def run_in_pieces(routine: Routine, ctx: NDArray[np.int64], items: int, rng: np.
         routine(ctx.ctypes.data, lo, hi, 0)
 
 
-def add_bias_and_residual(
-    bias: int, residual: int, strides: Callable[[Function], Sequence[V | int]], type_: str
-) -> Callable[[Function, V, tuple[V, ...], int, V | None], V]:
-    """An epilogue: max(acc + bias[last] + residual[indices], 0), buffers from two slots of `ctx`."""
+def add_bias_and_residual(bias: int, residual: int, columns: int, type_: str) -> Epilogue:
+    """An epilogue: max(acc + bias[column] + residual[row, column], 0), buffers from two slots of `ctx`."""
 
     def load(fn: Function, slot: int, at: V | int, lanes: int, mask: V | None) -> V:
         base = fn.load("ptr", fn.gep(fn.params[0], slot, "i64"), 8)
@@ -108,10 +107,8 @@ def add_bias_and_residual(
             return fn.masked_load(vector(type_, lanes), address, mask, align)
         return fn.load(vector(type_, lanes), address, align)
 
-    def epilogue(fn: Function, acc: V, indices: tuple[V, ...], lanes: int, mask: V | None) -> V:
-        at: V | int = 0
-        for index, stride in zip(indices, strides(fn), strict=True):
-            at = fn.add(at, fn.mul(index, stride))
+    def epilogue(fn: Function, acc: V, indices: tuple[V, V], lanes: int, mask: V | None) -> V:
+        at = fn.add(fn.mul(indices[0], columns), indices[1])
         total = fn.binary("fadd", acc, load(fn, bias, indices[-1], lanes, mask))
         total = fn.binary("fadd", total, load(fn, residual, at, lanes, mask))
         zero = V(total.type, "zeroinitializer" if lanes > 1 else "0.0")

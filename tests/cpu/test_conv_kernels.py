@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cpu.kernel_harness import Guarded, Library, add_bias_and_residual, context, run_in_pieces, targets
 from stitchwork.backends.cpu.conv import ConvSpec, DepthwisePlan, emit_conv, pack_weights, plan_conv
-from stitchwork.backends.cpu.llvm import Module, i64
+from stitchwork.backends.cpu.llvm import Module
 from stitchwork.backends.cpu.routine import Size, Slot, count_value
 from stitchwork.backends.cpu.target import Target
 
@@ -136,8 +136,7 @@ def check(case: Case, target: Target) -> None:
     shape = (case.n, *case.out, case.filters)
     epilogue = None
     if case.epilogue:
-        strides = [i64(int(np.prod(shape[axis + 1 :]))) for axis in range(4)]
-        epilogue = add_bias_and_residual(BIAS, RESIDUAL, lambda fn: strides, spec.type)
+        epilogue = add_bias_and_residual(BIAS, RESIDUAL, case.filters, spec.type)
     plan = plan_conv(spec, target)
     module = Module()
     emit_conv(module, plan, target, epilogue)

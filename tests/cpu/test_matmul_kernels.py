@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cpu.kernel_harness import Guarded, Library, add_bias_and_residual, context, run_in_pieces, targets
-from stitchwork.backends.cpu.llvm import Function, Module, V, i64
+from stitchwork.backends.cpu.llvm import Module
 from stitchwork.backends.cpu.matmul import MatmulSpec, emit_matmul, pack_operand, plan_matmul
 from stitchwork.backends.cpu.pack import emit_pack, pack_matrix
 from stitchwork.backends.cpu.routine import Size, Slot, count_value
@@ -107,7 +107,7 @@ def check(case: Case, target: Target) -> None:
     spec, sizes = specification(case)
     epilogue = None
     if case.epilogue:
-        epilogue = add_bias_and_residual(BIAS, RESIDUAL, lambda fn: residual_strides(fn, case), spec.type)
+        epilogue = add_bias_and_residual(BIAS, RESIDUAL, case.n, spec.type)
     plan = plan_matmul(spec, target)
     module = Module()
     emit_matmul(module, plan, target, epilogue)
@@ -187,11 +187,6 @@ def specification(case: Case) -> tuple[MatmulSpec, dict[int, int]]:
         ),
         sizes,
     )
-
-
-def residual_strides(fn: Function, case: Case) -> list[V | int]:
-    shape = (*case.batch, case.m, case.n)
-    return [i64(int(np.prod(shape[axis + 1 :], dtype=np.int64))) for axis in range(len(shape))]
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())

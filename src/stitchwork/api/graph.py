@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from stitchwork.errors import GraphError, OpError, user_location
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType, as_dtype, float32
-from stitchwork.ir.graph import Module, Value, VariableState
+from stitchwork.ir.graph import Block, GuardKey, Module, Value, VariableState
 from stitchwork.ir.rewrite import Rewriter
 from stitchwork.ir.types import TOKEN, TensorType
 from stitchwork.ops import control_flow
@@ -282,9 +282,9 @@ class _Extract(Rewriter):
             for operation in body.operations:
                 self._operation(operation)
         self.target.body.results = tuple(self.values[v] for v in self.targets)
-        known = {s for v in self.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.target.bounds)
-        guards = self.target.guards  # those about placeholders that were left out go with them
-        self.target.guards = {k: g for k, g in guards.items() if dims.symbols_of(g.a) | dims.symbols_of(g.b) <= known}
+        asked, kept = set(_guards_of(body)), set(_guards_of(self.target.body))
+        guards = self.target.guards  # those that only operations left out asked for go with them
+        self.target.guards = {k: g for k, g in guards.items() if k in kept or k not in asked}
         return self.target
 
     def _operation(self, operation: Any) -> None:
@@ -294,6 +294,13 @@ class _Extract(Rewriter):
 
 def _as_list(targets: Any) -> list[Any]:
     return list(cast("list[Any]", targets)) if isinstance(targets, list | tuple) else [targets]
+
+
+def _guards_of(block: Block) -> Iterator[GuardKey]:
+    for operation in block.operations:
+        yield from operation.guards
+        for region in operation.regions:
+            yield from _guards_of(region)
 
 
 def _needed(targets: list[Value]) -> set[Value]:

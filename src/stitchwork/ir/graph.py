@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stitchwork.ops._op import Op
 
 Array = npt.NDArray[Any]
+GuardKey = tuple[str, str, Size, Size]
 Content = Any  # nested tuples of sizes: what an integer tensor holds, as far as it is known symbolically
 
 # Python's operators on values (`x + y`), filled in by the ops that declare them.
@@ -192,6 +193,7 @@ class Operation:
     regions: tuple[Block, ...] = ()
     results: tuple[Value, ...] = ()
     location: str = ""
+    guards: tuple[GuardKey, ...] = ()  # of the module's guards, those that this operation asks for
 
     @property
     def tokens(self) -> tuple[Value, ...]:
@@ -222,7 +224,7 @@ class Block:
         regions: tuple[Block, ...] = (),
         location: str = "",
     ) -> Operation:
-        operation = Operation(op, operands, self, regions, (), location)
+        operation = Operation(op, operands, self, regions, (), location, self.module.take_asked())
         operation.results = tuple(Value(t, self, operation) for t in types)
         self.operations.append(operation)
         return operation
@@ -278,6 +280,7 @@ class Module:
         self._insertion: list[Block] = [self.body]
         self._order: list[tuple[Value, ...]] = [()]
         self._next_symbol = 0
+        self._asked: list[GuardKey] = []
 
     @property
     def block(self) -> Block:
@@ -317,8 +320,19 @@ class Module:
         self._next_symbol += 1
         return f"{prefix}.{self._next_symbol}"
 
-    def add_guard(self, guard: Guard) -> None:
-        self.guards.setdefault((guard.op, guard.relation, guard.a, guard.b), guard)
+    def add_guard(self, guard: Guard) -> GuardKey:
+        key = (guard.op, guard.relation, guard.a, guard.b)
+        self.guards.setdefault(key, guard)
+        return key
+
+    def ask_guard(self, guard: Guard) -> None:
+        """Add a guard that belongs to the operation that is being made."""
+        self._asked.append(self.add_guard(guard))
+
+    def take_asked(self) -> tuple[GuardKey, ...]:
+        """The guards asked for since the last operation was made."""
+        asked, self._asked = tuple(dict.fromkeys(self._asked)), []
+        return asked
 
     def clone_frame(self) -> Module:
         """An empty module with this one's name, guards, variables and symbol counter."""

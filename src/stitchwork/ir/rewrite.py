@@ -64,6 +64,7 @@ class Rewriter:
         regions = tuple(self.copy_region(r, block) for r in operation.regions)
         types = tuple(v.type for v in operation.results)
         copy = block.append(operation.op, operands, types, regions, operation.location)
+        copy.guards = operation.guards
         for old, new in zip(operation.results, copy.results, strict=True):
             new.name, new.content = old.name, old.content
         return copy.results

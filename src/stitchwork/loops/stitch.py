@@ -272,7 +272,11 @@ class BlockStitcher:
         external = self._external()
         for operation in self.block.operations:
             for value in operation.results:
-                if value in self.inlined or is_alias(operation) or (value.is_token and not _is_effect(operation, value)):
+                if (
+                    value in self.inlined
+                    or is_alias(operation)
+                    or (value.is_token and not _is_effect(operation, value))
+                ):
                     continue
                 root = Root(value, operation, external=value in external)
                 if value in self.forms:

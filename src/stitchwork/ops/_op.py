@@ -347,7 +347,7 @@ def require_at_least(op: str, a: Size, least: int, what: str, module: Module | N
 def _guard(op: str, what: str, relation: str, a: Size, b: Size, module: Module | None) -> None:
     module = module or current_module()
     if module is not None:
-        module.add_guard(Guard(op, what, relation, a, b, user_location()))
+        module.ask_guard(Guard(op, what, relation, a, b, user_location()))
 
 
 def broadcast_shapes(op: str, *shapes: tuple[Size, ...]) -> tuple[Size, ...]:

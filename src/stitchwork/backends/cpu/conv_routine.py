@@ -104,9 +104,7 @@ class ConvRoutine:
 
     def emit(self, module: Module, kernel: RoutineKernel) -> list[KernelInfo]:
         """Packing of weights where they are not constant, then the convolution."""
-        n, *sizes = self.out.shape[:-1]
-        lead = [n, *self._two(sizes, 1)]
-        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes), lead)
+        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes))
         plan = plan_conv(self._spec(fused.key(), scalars.memory_type(kernel.buffer.dtype)), self.target)
         x, w = (storage_of(b) for b in kernel.operands)
         out = storage_of(kernel.buffer)

@@ -6,9 +6,10 @@ the other side at a time as a register has lanes, and a tree of additions turns 
 
 from __future__ import annotations
 
+from stitchwork.backends.cpu.finish import Finish, finish_function
 from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i64, vector
 from stitchwork.backends.cpu.matmul_plan import FEW, MatmulPlan
-from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, Output, finish, multiply_add
+from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, multiply_add
 from stitchwork.backends.cpu.pack import sum_square
 from stitchwork.backends.cpu.routine import (
     Context,
@@ -37,6 +38,7 @@ class _Dot:
         size = context.size
         self.fn, self.plan, self.spec, self.target, self.epilogue = fn, plan, spec, target, epilogue
         self.tile = plan.tile
+        self.buffer = fn.alloca(plan.tile.scalar, 2 * plan.tile.lanes)  # a vector may be read from the last lane on
         self.a, self.b, self.c = context.pointer(spec.a), context.pointer(spec.b), context.pointer(spec.out)
         self.m, self.n, self.k = size(spec.m), size(spec.n), size(spec.k)
         self.batch = [size(s) for s in spec.batch]
@@ -69,6 +71,7 @@ class _Dot:
             a = fn.gep(a, fn.mul(row, self.a_row), spec.type)
             b = fn.gep(b, fn.mul(col, self.b_column), spec.type)
             c = fn.gep(c, fn.add(fn.mul(row, self.row_step), col), spec.result_type)
+            first = fn.add(fn.mul(dot_index(fn, lead, row_major(fn, self.batch, 1)), self.m), row)
             if few_columns:
                 left = fn.sub(self.m, row)
                 streams = self._streams(a, self.a_row, left)
@@ -76,11 +79,11 @@ class _Dot:
                     x = fn.gep(b, fn.mul(loop.index, self.b_column), spec.type)
                     sums = self._dots(x, streams)
                     at = fn.gep(c, loop.index, spec.result_type)
-                    self._store_column(sums, at, lead, row, fn.add(col, loop.index), left)
+                    self._finish(sums, at, fn.minimum(lanes, left), i64(1), first, fn.add(col, loop.index))
             else:
                 left = fn.sub(self.n, col)
                 sums = self._dots(a, self._streams(b, self.b_column, left))
-                self._store_row(sums, c, (*lead, row), col, left)
+                self._finish(sums, c, i64(1), fn.minimum(lanes, left), first, col)
 
     def _streams(self, base: V, stride: Int, left: V) -> list[V]:
         """Start of each lane's vector; lanes that do not exist repeat the last one and are not stored."""
@@ -145,25 +148,12 @@ class _Dot:
         value = fn.load(type_, fn.gep(base, at, type_), SCALAR_BYTES[type_])
         return value if type_ == self.tile.scalar else fn.convert("fpext", value, self.tile.scalar)
 
-    def _store_row(self, sums: V, address: V, indices: tuple[V, ...], col: V, left: V) -> None:
-        def place(row: Int) -> tuple[V, tuple[V, ...]]:
-            return address, indices
-
-        out = Output(place, col, left, None, self.spec.result_type, self.epilogue)
-        finish(self.fn, self.tile, [sums], out, self.target.has_masked_ops, True)
-
-    def _store_column(self, sums: V, address: V, lead: list[V], row: V, col: V, left: V) -> None:
-        """Lanes are rows: each goes through the epilogue alone."""
+    def _finish(self, sums: V, address: V, rows: V, count: V, row: V, col: V) -> None:
+        """The sums go to `rows` x `count` results: lanes are columns, or rows where columns are few."""
         fn, tile = self.fn, self.tile
-        buffer = fn.alloca(tile.scalar, tile.lanes)
-        fn.store(sums, buffer, tile.vector_align)
-
-        def place(lane: Int) -> tuple[V, tuple[V, ...]]:
-            at = fn.gep(address, fn.mul(lane, self.row_step), self.spec.result_type)
-            return at, (*lead, fn.add(row, lane))
-
-        out = Output(place, col, 1, True, self.spec.result_type, self.epilogue)
-        with fn.loop(0, fn.minimum(tile.lanes, left)) as loop:
-            at, indices = out.place(loop.index)
-            value = fn.load(tile.scalar, fn.gep(buffer, loop.index, tile.scalar), SCALAR_BYTES[tile.scalar])
-            out.store(fn, value, at, (*indices, col), 1, None)
+        width = i64(1 if self.plan.few_columns else tile.lanes)
+        fn.store(sums, self.buffer, tile.vector_align)
+        code = Finish(tile.scalar, tile.lanes, self.spec.result_type, 0, True)
+        name = finish_function(fn.module, code, self.target, self.epilogue)
+        args = [fn.params[0], self.buffer, address, rows, count, row, col, width, as_i64(self.row_step)]
+        fn.call(name, "void", args)

@@ -10,7 +10,7 @@ from typing import Any
 from stitchwork.backends.cpu import scalars
 from stitchwork.backends.cpu.llvm import Function, V, i64, lanes, mangle, vector
 from stitchwork.ir import dims
-from stitchwork.ir.dims import Dim, Size
+from stitchwork.ir.dims import Atom, Dim, Size
 from stitchwork.ir.dtypes import bool_, int64
 from stitchwork.loops.affine import Affine, affine
 from stitchwork.loops.expr import (
@@ -47,6 +47,7 @@ class Sizes:
     def __init__(self, fn: Function, symbols: dict[str, V]) -> None:
         self.fn, self.symbols = fn, symbols
         self.known: dict[Size, V] = {}
+        self.atoms: dict[Atom, V] = {}  # values of functions: many sizes share them
 
     def __call__(self, size: Size) -> V:
         if isinstance(size, int):
@@ -63,16 +64,21 @@ class Sizes:
         for monomial, coefficient in size.terms.items():
             term: V = i64(coefficient)
             for atom in monomial:
-                if atom.args:
-                    factor = self._function(atom.name, *(self(a) for a in atom.args))
-                else:
-                    factor = self.symbols[atom.name]
-                term = fn.mul(term, factor)
+                term = fn.mul(term, self._factor(atom))
             total = fn.add(total, term)
         return total
 
+    def _factor(self, atom: Atom) -> V:
+        if not atom.args:
+            return self.symbols[atom.name]
+        if atom not in self.atoms:
+            self.atoms[atom] = self._function(atom.name, *(self(a) for a in atom.args))
+        return self.atoms[atom]
+
     def _function(self, name: str, a: V, b: V) -> V:
-        fn = self.fn
+        fn, divisor = self.fn, b.literal or 0
+        if name == "floordiv" and divisor > 0 and divisor & (divisor - 1) == 0:
+            return fn.binary("ashr", a, i64(divisor.bit_length() - 1))
         if name in ("min", "max"):
             return fn.minimum(a, b) if name == "min" else fn.maximum(a, b)
         if name == "broadcast":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from stitchwork.backends.cpu.dot import emit_dot
+from stitchwork.backends.cpu.driver import call_pointer, constant
+from stitchwork.backends.cpu.finish import Finish, finish_function
 from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i64
 from stitchwork.backends.cpu.matmul_plan import (
     MatmulPlan,
@@ -10,161 +12,83 @@ from stitchwork.backends.cpu.matmul_plan import (
     pack_operand,
     plan_matmul,
 )
-from stitchwork.backends.cpu.microkernel import (
-    SCALAR_BYTES,
-    Ahead,
-    Output,
-    Stream,
-    Tile,
-    accumulate,
-    cover,
-    epilogue_length,
-    finish,
-    ladder,
-    load_tile,
-    spill_tile,
-    zeros,
-)
-from stitchwork.backends.cpu.pack import ALIGNMENT
+from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, Tile, cover, tile_sizes
 from stitchwork.backends.cpu.routine import (
     Context,
     Epilogue,
     TargetLike,
     batch_steps,
-    begin_helper,
     begin_kernel,
     ceil_div_value,
+    digest,
     dot_index,
     known,
     row_major,
     unravel,
 )
+from stitchwork.backends.cpu.tile_sum import Step, TileSum, fill_steps, tile_sum
 
 __all__ = ["MatmulPlan", "MatmulSpec", "emit_matmul", "pack_operand", "plan_matmul"]
-
-UNROLLED_STORE = 160
-"""Instructions up to which a short reduction's store is written out per accumulator."""
 
 
 def emit_matmul(module: Module, plan: MatmulPlan, target: TargetLike, epilogue: Epilogue | None = None) -> Function:
     """Add the routine of a plan to the module, unless it is there already.
 
     Callers must give pointers to as many elements as the spec's sizes and strides reach, packed buffers aligned to
-    64 bytes, and an output that overlaps no operand.
+    64 bytes, and an output that overlaps no operand. The epilogue's rows are counted through all matrices.
     """
     if plan.name in module.functions:
         return module.functions[plan.name]
     if plan.form == "columns":
         return emit_dot(module, plan, target, epilogue)
-    return _OuterProduct(module, plan, target, epilogue).emit()
+    fn = begin_kernel(module, plan.name, target)
+    _OuterProduct(fn, plan, target, epilogue).write()
+    return fn
 
 
 class _OuterProduct:
-    """Writes one routine of the `panels` or `strided` form: a driver and a function per height of tile."""
+    """Writes one routine of the `panels` or `strided` form: items to blocks, blocks of the reduction, tiles."""
 
-    def __init__(self, module: Module, plan: MatmulPlan, target: TargetLike, epilogue: Epilogue | None) -> None:
-        self.module, self.plan, self.spec, self.target, self.epilogue = module, plan, plan.spec, target, epilogue
-        self.tile, self.panel = plan.tile, plan.panel
-        self.in_place = plan.form == "strided"
-        n = known(plan.spec.n)
-        self.whole: bool | None = None
-        if n is not None:
-            self.whole = True if n % self.panel == 0 else False if n < self.panel else None
-
-    def emit(self) -> Function:
-        fn = begin_kernel(self.module, self.plan.name, self.target)
-        _Driver(self, fn).write()
-        return fn
-
-    # --- a tile's function ---------------------------------------------------------------
-    def tile_name(self, rows: int, edge: bool) -> str:
-        return f"{self.plan.name}_{rows}{'e' if edge else ''}"
-
-    def tile_function(self, rows: int, edge: bool) -> str:
-        """The function of a tile: reads its operands' tiles at a and b, k steps, and ends in `finish`.
-
-        Blocked reductions keep accumulators in `buffer` between blocks; only the last block stores.
-        """
-        name = self.tile_name(rows, edge)
-        if name in self.module.functions:
-            return name
-        blocked = self.plan.k_block is not None
-        params = [("ptr", p) for p in ("ctx", "a", "b", "c", *(["buffer"] if blocked else []))]
-        params += [("ptr", "ahead")] if self.plan.ahead else []
-        params += [("i64", p) for p in ("k", *(["last"] if blocked else []), "left", "row", "col")]
-        params += [("i64", f"i{x}") for x in range(len(self.spec.batch))]
-        fn = begin_helper(self.module, name, params, self.target)
-        given = dict(zip((p for _, p in params), fn.params, strict=True))
-        lead = fn.params[len(params) - len(self.spec.batch) :]
-        self._tile_body(fn, Tile(rows, self.tile.vectors, self.tile.lanes, self.tile.scalar), edge, given, lead)
-        fn.ret()
-        return name
-
-    def _tile_body(self, fn: Function, tile: Tile, edge: bool, given: dict[str, V], lead: list[V]) -> None:
-        spec, context = self.spec, Context(fn)
-        size = SCALAR_BYTES[spec.type]
-        a_row, a_step = (1, self.tile.rows) if self.plan.pack_a else map(context.size, spec.a_steps)
-        rows = _row_addresses(fn, given["a"], a_row, tile.rows, spec.type)
-        b_step = context.size(spec.b_steps[0]) if self.in_place else self.panel
-        b_align = size if self.in_place else min(ALIGNMENT, tile.lanes * size)
-        masks = None
-        if edge:
-            masks = [fn.tail_mask(fn.sub(given["left"], j * tile.lanes), tile.lanes) for j in range(tile.vectors)]
-        buffer = given.get("buffer")
-        acc = zeros(tile) if buffer is None else load_tile(fn, tile, buffer)
-        a, b = Stream(spec.type, a_step, size), Stream(spec.type, b_step, b_align)
-        length = given["k"] if known(spec.k) is None or buffer is not None else i64(known(spec.k) or 0)
-        ahead = Ahead(given["ahead"], self.plan.ahead, spec.type) if self.plan.ahead else None
-        acc = accumulate(fn, tile, rows, a, given["b"], b, length, acc, masks, ahead)
-        out_step = context.size(spec.row_step)
-
-        def place(row: Int) -> tuple[V, tuple[V, ...]]:
-            address = fn.gep(given["c"], fn.mul(row, out_step), spec.result_type)
-            return address, (*lead, fn.add(given["row"], row))
-
-        whole = (not edge) if self.in_place else self.whole
-        out = Output(place, given["col"], given["left"], whole, spec.result_type, self.epilogue)
-        if buffer is None:
-            finish(fn, tile, acc, out, self.target.has_masked_ops, self._unrolled(tile))
-            return
-        spill_tile(fn, tile, acc, buffer)
-        with fn.when(fn.icmp("ne", given["last"], i64(0))):
-            finish(fn, tile, acc, out, self.target.has_masked_ops, False, buffer)
-
-    def _unrolled(self, tile: Tile) -> bool:
-        k = known(self.spec.k)
-        per_vector = 2 + epilogue_length(self.epilogue, tile, len(self.spec.batch) + 2)
-        return k is not None and k <= 256 and tile.rows * tile.vectors * per_vector <= UNROLLED_STORE
-
-
-def _row_addresses(fn: Function, base: V, stride: Int, rows: int, type_: str) -> list[tuple[V, int]]:
-    """Where a tile's rows start: one base and known distances, or one pointer each."""
-    literal = as_i64(stride).literal
-    if literal is not None:
-        return [(base, i * literal) for i in range(rows)]
-    return [(fn.gep(base, fn.mul(i, stride), type_), 0) for i in range(rows)]
-
-
-class _Driver:
-    """Writes the routine itself: items to blocks, blocks of the reduction, tiles."""
-
-    def __init__(self, owner: _OuterProduct, fn: Function) -> None:
-        self.owner, self.fn, plan, spec = owner, fn, owner.plan, owner.spec
-        self.plan, self.spec, self.context = plan, spec, Context(fn)
-        size = self.context.size
-        self.a = self.context.pointer(spec.packed_a if plan.pack_a else spec.a)
-        self.b = self.context.pointer(spec.packed_b if plan.pack_b else spec.b)
-        self.c = self.context.pointer(spec.out)
+    def __init__(self, fn: Function, plan: MatmulPlan, target: TargetLike, epilogue: Epilogue | None) -> None:
+        self.fn, self.plan, self.spec, self.target, self.epilogue = fn, plan, plan.spec, target, epilogue
+        self.module, self.tile, self.panel, self.in_place = fn.module, plan.tile, plan.panel, plan.form == "strided"
+        spec, context = plan.spec, Context(fn)
+        size, n = context.size, known(plan.spec.n)
+        self.whole = None if n is None or (n > self.panel and n % self.panel) else n % self.panel == 0
+        self.a = context.pointer(spec.packed_a if plan.pack_a else spec.a)
+        self.b = context.pointer(spec.packed_b if plan.pack_b else spec.b)
+        self.c = context.pointer(spec.out)
         self.m, self.n, self.k = size(spec.m), size(spec.n), size(spec.k)
         self.batch = [size(s) for s in spec.batch]
         self.a_steps, self.b_steps = [size(s) for s in spec.a_steps], [size(s) for s in spec.b_steps]
         self.row_step = size(spec.row_step)
-        self.panels = ceil_div_value(fn, self.n, owner.panel)
+        self.context = context
+        self.panels = ceil_div_value(fn, self.n, self.panel)
         self.blocks = ceil_div_value(fn, self.m, plan.row_block)
         self.a_batch, self.b_batch, self.c_batch = self._batch_strides()
-        self.buffer = None
-        if plan.k_block is not None:
-            self.buffer = fn.alloca(owner.tile.scalar, plan.row_block * owner.panel)
+        rows = self.tile.rows if plan.k_block is None else plan.row_block
+        self.buffer = fn.alloca(self.tile.scalar, rows * self.panel)
+        self.steps = fn.alloca("i64", len(Step), 64)
+        self.sizes = tile_sizes(known(spec.m), self.tile.rows)
+        self.finish = self._finish()
+        self._fill_steps()
+
+    def _finish(self) -> str:
+        tile, tails = self.tile, self.whole is not True
+        n = known(self.spec.n)
+        if n is not None and n % tile.lanes == 0:
+            tails = False
+        code = Finish(tile.scalar, tile.lanes, self.spec.result_type, tile.vectors if self.whole else 0, tails)
+        return finish_function(self.module, code, self.target, self.epilogue)
+
+    def _fill_steps(self) -> None:
+        fn, spec, size = self.fn, self.spec, SCALAR_BYTES[self.spec.type]
+        a_row, a_k = (1, self.tile.rows) if self.plan.pack_a else self.a_steps
+        b_k = self.b_steps[0] if self.in_place else self.panel
+        fill_steps(fn, self.steps, {
+            Step.ROW: fn.mul(a_row, size), Step.A: fn.mul(a_k, size), Step.B: fn.mul(b_k, size),
+            Step.LENGTH: self.k, Step.AHEAD: self.plan.ahead * SCALAR_BYTES[spec.type],
+        })  # fmt: skip
 
     def _batch_strides(self) -> tuple[list[Int], list[Int], list[Int]]:
         fn, spec, context = self.fn, self.spec, self.context
@@ -172,10 +96,10 @@ class _Driver:
         b = batch_steps(context, spec.batch, spec.b_batch_strides, fn.mul(self.k, self.n))
         c = batch_steps(context, spec.batch, spec.out_batch_strides, fn.mul(self.m, self.n))
         if self.plan.pack_a:
-            tiles = ceil_div_value(fn, self.m, self.owner.tile.rows)
-            a = self._packed(spec.a_batch_strides, fn.mul(fn.mul(tiles, self.k), self.owner.tile.rows))
-        if not self.owner.in_place:
-            b = self._packed(spec.b_batch_strides, fn.mul(fn.mul(self.panels, self.k), self.owner.panel))
+            tiles = ceil_div_value(fn, self.m, self.tile.rows)
+            a = self._packed(spec.a_batch_strides, fn.mul(fn.mul(tiles, self.k), self.tile.rows))
+        if not self.in_place:
+            b = self._packed(spec.b_batch_strides, fn.mul(fn.mul(self.panels, self.k), self.panel))
         return a, b, c
 
     def _packed(self, strides: tuple[int | object, ...] | None, matrix: Int) -> list[Int]:
@@ -185,86 +109,102 @@ class _Driver:
         return [packed.pop(0) if keep else 0 for keep in kept]
 
     def write(self) -> None:
-        fn, owner = self.fn, self.owner
+        fn = self.fn
         with fn.loop(fn.params[1], fn.params[2]) as items:
             *lead, block, panel = unravel(fn, items.index, [*self.batch, self.blocks, self.panels])
-            if owner.in_place and owner.whole is None:
-                left = fn.sub(self.n, fn.mul(panel, owner.panel))
-                edge, done = fn.new_block("edge"), fn.new_block("next")
-                whole = fn.new_block("whole")
-                fn.cbr(fn.icmp("sge", left, i64(owner.panel)), whole, edge)
-                for label, is_edge in ((whole, False), (edge, True)):
-                    fn.position(label)
-                    self._item(lead, block, panel, is_edge)
-                    fn.br(done)
-                fn.position(done)
-            else:
-                self._item(lead, block, panel, owner.in_place and owner.whole is False)
+            self._item(lead, block, panel)
         fn.ret()
 
-    def _item(self, lead: list[V], block: V, panel: V, edge: bool) -> None:
-        fn, owner, spec = self.fn, self.owner, self.spec
-        row, col = fn.mul(block, self.plan.row_block), fn.mul(panel, owner.panel)
+    def _item(self, lead: list[V], block: V, panel: V) -> None:
+        fn, spec = self.fn, self.spec
+        row, col = fn.mul(block, self.plan.row_block), fn.mul(panel, self.panel)
         a = fn.gep(self.a, dot_index(fn, lead, self.a_batch), spec.type)
         a_row = self.k if self.plan.pack_a else self.a_steps[0]  # packed: each row adds k elements over whole panels
         a = fn.gep(a, fn.mul(row, a_row), spec.type)
         b = fn.gep(self.b, dot_index(fn, lead, self.b_batch), spec.type)
-        b = fn.gep(b, col if owner.in_place else fn.mul(col, self.k), spec.type)
+        b = fn.gep(b, col if self.in_place else fn.mul(col, self.k), spec.type)
         c = fn.gep(self.c, dot_index(fn, lead, self.c_batch), spec.result_type)
         c = fn.gep(c, fn.add(fn.mul(row, self.row_step), col), spec.result_type)
         rows = fn.minimum(self.plan.row_block, fn.sub(self.m, row))
-        if known(spec.m) == self.plan.row_block:
-            rows = i64(self.plan.row_block)
-        left = fn.sub(self.n, col)
-        tail = [left, row, col, *lead]
-        if self.buffer is None:
-            self._tiles(rows, edge, a, b, c, [as_i64(self.k)], tail, None)
-            return
-        self._clear(rows)
-        k_block = self.plan.k_block or 1
-        steps = ceil_div_value(fn, self.k, k_block)
-        with fn.loop(0, fn.maximum(steps, 1)) as blocks:  # also without any k: the epilogue must run
-            first = fn.mul(blocks.index, k_block)
-            count = fn.minimum(k_block, fn.sub(self.k, first))
-            last = fn.convert("zext", fn.icmp("sge", fn.add(first, k_block), as_i64(self.k)), "i64")
-            a_k = owner.tile.rows if self.plan.pack_a else self.a_steps[1]
-            b_k = self.b_steps[0] if owner.in_place else owner.panel
-            a_part = fn.gep(a, fn.mul(first, a_k), spec.type)
-            b_part = fn.gep(b, fn.mul(first, b_k), spec.type)
-            self._tiles(rows, edge, a_part, b_part, c, [count, last], tail, self.buffer)
+        left = fn.minimum(fn.sub(self.n, col), self.panel)
+        table = self._table(left)
+        first = fn.add(fn.mul(dot_index(fn, lead, row_major(fn, self.batch, 1)), self.m), row)
 
-    def _clear(self, rows: V) -> None:
-        fn, tile = self.fn, self.owner.tile
-        assert self.buffer is not None
+        def store(count: V, at: V, buffer: V) -> None:
+            to = fn.gep(c, fn.mul(at, self.row_step), spec.result_type)
+            args = [fn.params[0], buffer, to, count, left, fn.add(first, at), col, i64(self.panel)]
+            fn.call(self.finish, "void", [*args, as_i64(self.row_step)])
+
+        def tile(count: V, at: V) -> None:
+            self._tile(table, count, at, a, b, self.buffer, as_i64(self.k), left)
+            store(count, at, self.buffer)
+
+        if self.plan.k_block is None:
+            cover(fn, rows, self._next, tile)
+        else:
+            self._blocks(rows, table, a, b, left)
+            store(rows, i64(0), self.buffer)
+
+    def _blocks(self, rows: V, table: V, a: V, b: V, left: V) -> None:
+        """The reduction in blocks; between them, sums wait in the buffer."""
+        fn, spec, tile = self.fn, self.spec, self.tile
         with fn.loop(0, fn.mul(rows, tile.columns), tile.lanes) as loop:
             address = fn.gep(self.buffer, loop.index, tile.scalar)
             fn.store(V(tile.vector_type, "zeroinitializer"), address, tile.vector_align)
+        k_block = self.plan.k_block or 1
+        a_k = tile.rows if self.plan.pack_a else self.a_steps[1]
+        b_k = self.b_steps[0] if self.in_place else self.panel
+        with fn.loop(0, self.k, k_block) as blocks:
+            first = blocks.index
+            count = fn.minimum(k_block, fn.sub(self.k, first))
+            fn.store(count, fn.gep(self.steps, int(Step.LENGTH), "i64"), 8)
+            a_part = fn.gep(a, fn.mul(first, a_k), spec.type)
+            b_part = fn.gep(b, fn.mul(first, b_k), spec.type)
 
-    def _tiles(self, rows: V, edge: bool, a: V, b: V, c: V, steps: list[V], tail: list[V], buffer: V | None) -> None:
-        """All tiles of a block of rows: the tile's own height as often as it fits, then the rest of the ladder."""
-        m, height = known(self.spec.m), self.owner.tile.rows
+            def one(size: V, at: V) -> None:
+                buffer = fn.gep(self.buffer, fn.mul(at, self.panel), tile.scalar)
+                self._tile(table, size, at, a_part, b_part, buffer, count, left)
 
-        def call(height: int, at: V) -> None:
-            self._call(height, at, edge, a, b, c, steps, tail, buffer)
+            cover(fn, rows, self._next, one)
 
-        cover(self.fn, rows, ladder(m, height), m is not None, call)
+    def _next(self, left: V) -> V:
+        """Rows of the next tile."""
+        fn, rows = self.fn, self.tile.rows
+        if known(self.spec.m) is not None:
+            return fn.minimum(left, rows)
+        name = digest("rows", *self.sizes)
+        sizes = constant(self.module, name, "i64", [str(size) for size in self.sizes])
+        return fn.load("i64", fn.gep(sizes, fn.sub(fn.minimum(left, rows), 1), "i64"), 8)
 
-    def _call(
-        self, height: int, at: V, edge: bool, a: V, b: V, c: V, steps: list[V], tail: list[V], buffer: V | None
-    ) -> None:
-        fn, owner, spec = self.fn, self.owner, self.spec
-        name = owner.tile_function(height, edge)
+    def _table(self, left: V) -> V:
+        """The functions for tiles of 1, 2, ... rows; where B is read in place, its last columns have others."""
+        fn = self.fn
+        if not self.in_place or self.whole is True:
+            return self._functions(False)
+        if self.whole is False:
+            return self._functions(True)
+        return fn.select(fn.icmp("sge", left, i64(self.panel)), self._functions(False), self._functions(True))
+
+    def _functions(self, masked: bool) -> V:
+        tile, plan = self.tile, self.plan
+        names: list[str] = []
+        for rows in range(1, tile.rows + 1):
+            part = Tile(rows, tile.vectors, tile.lanes, tile.scalar)
+            code = TileSum(part, self.spec.type, 0, masked, bool(plan.ahead), plan.k_block is not None)
+            used = rows in self.sizes
+            names.append(f"@{tile_sum(self.module, code, self.target)}" if used else "null")
+        return constant(self.module, digest("tiles", *names), "ptr", names)
+
+    def _tile(self, table: V, count: V, at: V, a: V, b: V, buffer: V, k: V, left: V) -> None:
+        fn, spec = self.fn, self.spec
         if self.plan.pack_a:
-            rest = fn.srem(at, owner.tile.rows)  # inside a panel, rows lie side by side
+            rest = fn.srem(at, self.tile.rows)  # inside a panel, rows lie side by side
             a_at = fn.gep(a, fn.add(fn.mul(fn.sub(at, rest), self.k), rest), spec.type)
         else:
             a_at = fn.gep(a, fn.mul(at, self.a_steps[0]), spec.type)
-        c_at = fn.gep(c, fn.mul(at, self.row_step), spec.result_type)
-        args = [fn.params[0], a_at, b, c_at]
-        if buffer is not None:
-            args.append(fn.gep(buffer, fn.mul(at, owner.panel), owner.tile.scalar))
+        ahead = b
         if self.plan.ahead:  # what this tile's panel is followed by, and there this tile's share
-            before = fn.add(owner.panel, fn.mul(fn.sdiv(at, owner.tile.rows), self.plan.ahead))
-            args.append(fn.gep(b, fn.mul(steps[0], before), spec.type))
-        left, row, *others = tail
-        fn.call(name, "void", [*args, *steps, left, fn.add(row, at), *others])
+            before = fn.add(self.panel, fn.mul(fn.sdiv(at, self.tile.rows), self.plan.ahead))
+            ahead = fn.gep(b, fn.mul(k, before), spec.type)
+        code = fn.load("ptr", fn.gep(table, fn.sub(count, 1), "ptr"), 8)
+        call_pointer(fn, code, [self.steps, a_at, b, buffer, ahead, left])

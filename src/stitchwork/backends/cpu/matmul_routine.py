@@ -113,8 +113,7 @@ class MatmulRoutine:
 
     def emit(self, module: Module, kernel: RoutineKernel) -> list[KernelInfo]:
         """Packing of operands where needed, then the product."""
-        lead = [*self.out.shape[:-1]] if self.plan.spec.batch else [dims.product(self.out.shape[:-1])]
-        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes), lead)
+        fused = FusedEpilogue(kernel, _FIRST_SIZE + len(self.table.sizes))
         out_type = scalars.memory_type(kernel.buffer.dtype)
         plan = plan_matmul(self._spec(fused.key(), out_type), self.target)
         slots = self._slots(kernel, plan, fused)

@@ -6,15 +6,20 @@ Matmul rows are rows of A; convolution rows are output pixels, whose inputs lie 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i32, i64, lanes, vector
-from stitchwork.backends.cpu.routine import Epilogue, TargetLike, ceil_div, even_parts
+from stitchwork.backends.cpu.llvm import Function, Int, V, as_i64, i64, lanes, vector
+from stitchwork.backends.cpu.routine import TargetLike, ceil_div, even_parts
 from stitchwork.backends.cpu.scalars import to_memory
 from stitchwork.ir.dtypes import bfloat16
 
 SCALAR_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat": 2}
+
+
+def storage_bytes(type_: str) -> int:
+    """Bytes of an element in memory."""
+    return SCALAR_BYTES[type_] if type_ in SCALAR_BYTES else max(1, int(type_[1:]) // 8)
 
 
 def compute_type(scalar: str) -> str:
@@ -77,32 +82,8 @@ def choose_tile(target: TargetLike, scalar: str, m: int | None, n: int | None) -
     return best[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An operand along the reduction: scalar or vector type as stored, elements between steps, known alignment."""
-
-    type: str
-    step: Int
-    align: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Memory to bring into the second-level cache meanwhile: every step asks for the line `step` elements further."""
-
-    base: V
-    step: int
-    type: str
-
-    def after(self, fn: Function, steps: Int) -> Ahead:
-        return Ahead(fn.gep(self.base, fn.mul(steps, self.step), self.type), self.step, self.type)
-
-    def touch(self, fn: Function, k: Int) -> None:
-        address = fn.gep(self.base, fn.mul(k, self.step), self.type)
-        fn.call("llvm.prefetch.p0", "void", [address, i32(0), i32(2), i32(1)])
-
-
-def _widen(fn: Function, x: V, type_: str) -> V:
+def widen(fn: Function, x: V, type_: str) -> V:
+    """A stored value in the type that sums are kept in."""
     return x if x.type == type_ else fn.convert("fpext", x, type_)
 
 
@@ -118,259 +99,32 @@ def narrow(fn: Function, x: V, scalar: str) -> V:
     return fn.convert("fptrunc", x, vector(scalar, lanes(x.type)[1]))
 
 
-def _step(
-    fn: Function,
-    tile: Tile,
-    rows: Sequence[tuple[V, int]],
-    a: Stream,
-    b_base: V,
-    b: Stream,
-    k: Int,
-    acc: list[V],
-    masks: Sequence[V] | None,
-    ahead: Ahead | None,
-) -> list[V]:
-    """One reduction step at position k: the accumulators after it."""
-    if ahead is not None:
-        ahead.touch(fn, k)
-    at = fn.gep(b_base, fn.mul(k, b.step), b.type)
-    columns: list[V] = []
-    for j in range(tile.vectors):
-        address = fn.gep(at, j * tile.lanes, b.type)
-        type_ = vector(b.type, tile.lanes)
-        loaded = fn.masked_load(type_, address, masks[j], b.align) if masks else fn.load(type_, address, b.align)
-        columns.append(_widen(fn, loaded, tile.vector_type))
-    offset = fn.mul(k, a.step)
-    bases: dict[str, V] = {}
-    out: list[V] = []
-    for i, (base, displacement) in enumerate(rows):
-        if base.ref not in bases:
-            bases[base.ref] = fn.gep(base, offset, a.type)
-        scalar = fn.load(a.type, fn.gep(bases[base.ref], displacement, a.type), a.align)
-        broadcast = fn.splat(_widen(fn, scalar, tile.scalar), tile.lanes)
-        for j, column in enumerate(columns):
-            out.append(multiply_add(fn, broadcast, column, acc[i * tile.vectors + j]))
-    return out
-
-
-def accumulate(
-    fn: Function,
-    tile: Tile,
-    rows: Sequence[tuple[V, int]],
-    a: Stream,
-    b_base: V,
-    b: Stream,
-    length: Int,
-    acc: list[V],
-    masks: Sequence[V] | None = None,
-    ahead: Ahead | None = None,
-) -> list[V]:
-    """Add `length` steps to the accumulators; row i reads at `rows[i]`: (base pointer, elements beyond it).
-
-    Tiles too small to hide the latency of a multiply-add keep several sets of accumulators and sum them at the end.
-    """
-    sets = min(4, ceil_div(8, len(acc)))
-    if sets == 1 or as_i64(length).literal in (0, 1, 2, 3):
-        return _reduce(fn, tile, rows, a, b_base, b, 0, length, acc, masks, ahead)
-    start = acc + zeros(tile) * (sets - 1)
-    whole = fn.sub(length, fn.srem(length, sets))
-    with fn.loop(0, whole, sets, carry=start) as loop:
-        for s in range(sets):
-            part = loop.carried[s * len(acc) : (s + 1) * len(acc)]
-            loop.following += _step(
-                fn, tile, rows, a, b_base, b, fn.add(loop.index, s), part, masks, ahead if s == 0 else None
-            )
-    total = loop.results[: len(acc)]
-    for s in range(1, sets):
-        part = loop.results[s * len(acc) : (s + 1) * len(acc)]
-        total = [fn.binary("fadd", x, y) for x, y in zip(total, part, strict=True)]
-    if whole.literal is not None and whole.literal == as_i64(length).literal:
-        return total
-    return _reduce(fn, tile, rows, a, b_base, b, whole, length, total, masks, ahead)
-
-
-def _reduce(
-    fn: Function,
-    tile: Tile,
-    rows: Sequence[tuple[V, int]],
-    a: Stream,
-    b_base: V,
-    b: Stream,
-    first: Int,
-    last: Int,
-    acc: list[V],
-    masks: Sequence[V] | None,
-    ahead: Ahead | None,
-) -> list[V]:
-    with fn.loop(first, last, carry=acc) as loop:
-        loop.following = _step(fn, tile, rows, a, b_base, b, loop.index, loop.carried, masks, ahead)
-    return loop.results
-
-
-def zeros(tile: Tile) -> list[V]:
-    """Accumulators before the first step."""
-    return [V(tile.vector_type, "zeroinitializer" if tile.lanes > 1 else "0.0")] * (tile.rows * tile.vectors)
-
-
-def load_tile(fn: Function, tile: Tile, buffer: V) -> list[V]:
-    """Accumulators kept by `spill_tile`."""
-    return [
-        fn.load(tile.vector_type, fn.gep(buffer, x * tile.lanes, tile.scalar), tile.vector_align)
-        for x in range(tile.rows * tile.vectors)
-    ]
-
-
-def spill_tile(fn: Function, tile: Tile, acc: Sequence[V], buffer: V) -> None:
-    """Write the accumulators to a vector-aligned buffer of rows x columns scalars."""
-    for x, value in enumerate(acc):
-        fn.store(value, fn.gep(buffer, x * tile.lanes, tile.scalar), tile.vector_align)
-
-
 # --- covering a length with tiles --------------------------------------------------------
 
 
-def ladder(total: int | None, size: int) -> list[int]:
-    """Tile sizes that cover a length: the size wanted, then those for the rest (one where the length is known)."""
+def tile_sizes(total: int | None, full: int) -> list[int]:
+    """How many of 1, 2, ..., `full` rows that are left the next tile takes.
+
+    Where the length is known, its rest is one tile. Else up to half a tile is one, and what is longer two equal ones:
+    tiles of half the rows still hide the latency of a multiply-add, and half as many need be written.
+    """
     if total is not None:
-        return [size, total % size] if total % size else [size]
-    powers = [1 << x for x in range(size.bit_length() - 1, -1, -1)]
-    return [size, *(p for p in powers if p < size)]
+        return [total % full or full] * (full - 1) + [full]
+    half = ceil_div(full, 2)
+    return [left if left <= half or left == full else ceil_div(left, 2) for left in range(1, full + 1)]
 
 
-def cover(fn: Function, length: V, sizes: list[int], known_rest: bool, body: Callable[[int, V], None]) -> None:
-    """Write `body(size, start)` for tiles that cover [0, length): the first size as often as it fits, then the rest.
-
-    `known_rest`: what is left over the first size is nothing or exactly the second one.
-    """
-    whole = fn.sub(length, fn.srem(length, sizes[0]))
-    if whole.literal != 0:
-        with fn.loop(0, whole, sizes[0]) as tiles:
-            body(sizes[0], tiles.index)
-    if known_rest:
-        for size in sizes[1:]:
-            if whole.literal is not None and length.literal is not None:
-                if whole.literal < length.literal:
-                    body(size, whole)
-                continue
-            with fn.when(fn.icmp("slt", whole, length)):
-                body(size, whole)
-        return
-    at = whole
-    for size in sizes[1:]:
-        before, then, done = fn.block, fn.new_block("then"), fn.new_block("rest")
-        fn.cbr(fn.icmp("sge", fn.sub(length, at), i64(size)), then, done)
-        fn.position(then)
-        body(size, at)
-        advanced, last = fn.add(at, size), fn.block
-        fn.br(done)
-        fn.position(done)
-        phi = fn.phi("i64")
-        phi.incoming += [(at, before), (advanced, last)]
-        at = phi.value
-
-
-# --- from accumulators to the result ---------------------------------------------------
-
-Place = Callable[[Int], tuple[V, tuple[V, ...]]]
-"""Row of a tile -> (address of its first column in the result, logical indices before the column)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where a tile goes: its rows' places, first column, valid columns from there, element type, epilogue.
-
-    `whole`: True where every tile has all its columns, False where none has, None where that shows at run time.
-    """
-
-    place: Place
-    column: V
-    left: Int
-    whole: bool | None
-    type: str
-    epilogue: Epilogue | None
-
-    def store(self, fn: Function, value: V, address: V, indices: tuple[V, ...], lanes: int, mask: V | None) -> None:
-        if self.epilogue is not None:
-            value = self.epilogue(fn, value, indices, lanes, mask)
-        elif value.type != vector(self.type, lanes):
-            value = narrow(fn, value, self.type)
-        align = SCALAR_BYTES[self.type] if self.type in SCALAR_BYTES else int(self.type[1:]) // 8
-        if mask is None:
-            fn.store(value, address, align)
-        else:
-            fn.masked_store(value, address, mask, align)
-
-
-def epilogue_length(epilogue: Epilogue | None, tile: Tile, rank: int) -> int:
-    """Instructions an epilogue writes per vector, found by calling it on a function that is thrown away."""
-    if epilogue is None:
-        return 0
-    fn = Function(Module(), "trial", "void", [("ptr", "ctx")])
-    indices = tuple(V("i64", f"%i{x}") for x in range(rank))
-    epilogue(fn, V(tile.vector_type, "%acc"), indices, tile.lanes, None)
-    return len(fn.lines)
-
-
-def finish(
-    fn: Function, tile: Tile, acc: Sequence[V], out: Output, masked_ops: bool, unroll: bool, buffer: V | None = None
-) -> None:
-    """Send the accumulators through the epilogue to the result.
-
-    `unroll` writes the code of whole tiles once per accumulator, else once per column group inside a loop over rows
-    (longer reductions do not feel the difference, compile time does). `buffer` may name memory for that loop.
-    """
-    buffer = fn.alloca(tile.scalar, tile.rows * tile.columns, 64) if buffer is None else buffer
-    if out.whole is True or out.whole is None:
-        done, edge = fn.new_block("stored"), fn.new_block("edge")
-        if out.whole is None:
-            whole = fn.new_block("whole")
-            fn.cbr(fn.icmp("sge", as_i64(out.left), i64(tile.columns)), whole, edge)
-            fn.position(whole)
-        if unroll:
-            for i in range(tile.rows):
-                _whole_row(fn, tile, i, acc[i * tile.vectors : (i + 1) * tile.vectors], out)
-        else:
-            spill_tile(fn, tile, acc, buffer)
-            _whole_rows(fn, tile, buffer, out)
-        if out.whole is True:
-            return
-        fn.br(done)
-        fn.position(edge)
-        spill_tile(fn, tile, acc, buffer)
-        _edge_rows(fn, tile, buffer, out, masked_ops)
-        fn.br(done)
-        fn.position(done)
-    else:
-        spill_tile(fn, tile, acc, buffer)
-        _edge_rows(fn, tile, buffer, out, masked_ops)
-
-
-def _whole_row(fn: Function, tile: Tile, row: Int, values: Sequence[V], out: Output) -> None:
-    address, lead = out.place(row)
-    for j, value in enumerate(values):
-        indices = (*lead, fn.add(out.column, j * tile.lanes))
-        out.store(fn, value, fn.gep(address, j * tile.lanes, out.type), indices, tile.lanes, None)
-
-
-def _whole_rows(fn: Function, tile: Tile, buffer: V, out: Output) -> None:
-    with fn.loop(0, tile.rows) as rows:
-        at = fn.gep(buffer, fn.mul(rows.index, tile.columns), tile.scalar)
-        values = [
-            fn.load(tile.vector_type, fn.gep(at, j * tile.lanes, tile.scalar), tile.vector_align)
-            for j in range(tile.vectors)
-        ]
-        _whole_row(fn, tile, rows.index, values, out)
-
-
-def _edge_rows(fn: Function, tile: Tile, buffer: V, out: Output, masked_ops: bool) -> None:
-    """A tile cut by the last column: masked vectors, or one lane at a time on targets that have no masks."""
-    width = tile.lanes if masked_ops else 1
-    type_, align = vector(tile.scalar, width), width * SCALAR_BYTES[tile.scalar]
-    with fn.loop(0, tile.rows) as rows:
-        address, lead = out.place(rows.index)
-        at = fn.gep(buffer, fn.mul(rows.index, tile.columns), tile.scalar)
-        with fn.loop(0, fn.minimum(out.left, tile.columns), width) as columns:
-            j = columns.index
-            mask = fn.tail_mask(fn.sub(out.left, j), width) if masked_ops else None
-            value = fn.load(type_, fn.gep(at, j, tile.scalar), align)
-            out.store(fn, value, fn.gep(address, j, out.type), (*lead, fn.add(out.column, j)), width, mask)
+def cover(fn: Function, length: Int, size_of: Callable[[V], V], body: Callable[[V, V], None]) -> None:
+    """Write `body(size, start)` for tiles that cover [0, length); `size_of` gives the next size for what is left."""
+    before, head, inside, done = fn.block, fn.new_block("head"), fn.new_block("tile"), fn.new_block("done")
+    fn.br(head)
+    fn.position(head)
+    at = fn.phi("i64")
+    at.incoming.append((i64(0), before))
+    fn.cbr(fn.icmp("slt", at.value, as_i64(length)), inside, done)
+    fn.position(inside)
+    size = size_of(fn.sub(length, at.value))
+    body(size, at.value)
+    at.incoming.append((fn.add(at.value, size), fn.block))
+    fn.br(head)
+    fn.position(done)

@@ -16,11 +16,12 @@ from stitchwork.backends.cpu.llvm import Function, Int, Module, V, i64
 
 KERNEL_PARAMS = (("ptr", "ctx"), ("i64", "lo"), ("i64", "hi"), ("i64", "tid"))
 
-Epilogue = Callable[[Function, V, tuple[V, ...], int, V | None], V]
-"""(function, accumulator, logical output indices of its first lane, lanes, mask or None) -> value to store.
+Epilogue = Callable[[Function, V, tuple[V, V], int, V | None], V]
+"""(function, accumulator, (row, column) of its first lane, lanes, mask or None) -> value to store.
 
-Lanes run along the last index. With a mask, only lanes inside it exist: loads of other buffers must be masked too.
-The function's first parameter is `ctx`. The value returned has the output's scalar type and the same lanes.
+Rows are counted through all dims of the result but the last; lanes run along the columns. With a mask, only lanes
+inside it exist: loads of other buffers must be masked too. The function's first parameter is `ctx`. The value returned
+has the output's scalar type and the same lanes.
 """
 
 
@@ -78,6 +79,10 @@ class Context:
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def ceil_div_values(fn: Function, a: V, b: V) -> V:
+    return fn.sdiv(fn.sub(fn.add(a, b), 1), b)
 
 
 def ceil_div_value(fn: Function, a: Int, b: int) -> V:

@@ -21,7 +21,7 @@ from stitchwork.ir.dtypes import as_dtype
 from stitchwork.ir.graph import Array, Operation
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.affine import row_major
-from stitchwork.loops.expr import Buffer, Load, walk
+from stitchwork.loops.expr import Axis, Buffer, Extent, Load, walk
 from stitchwork.loops.flatten import flatten
 from stitchwork.loops.kernel import RoutineKernel, Stage, Storage
 from stitchwork.loops.math import expand
@@ -72,14 +72,16 @@ class SlotTable:
 class FusedEpilogue:
     """The epilogue of a kernel as the generators of routines want it: a callback, a key, and the slots it reads."""
 
-    def __init__(self, kernel: RoutineKernel, first: int, lead: list[Size]) -> None:
-        """first: the slot after the routine's own; lead: sizes of the routine's indices before the last."""
-        self.kernel, self.first, self.lead = kernel, first, lead
+    def __init__(self, kernel: RoutineKernel, first: int) -> None:
+        """first: the slot after the routine's own."""
+        self.kernel, self.first = kernel, first
         last = kernel.axes[-1]
         stage = Stage(kernel.buffer, kernel.axes, kernel.epilogue)
         self.stage = flatten(stage, keep=last)
         self.stage = Stage(self.stage.buffer, self.stage.axes, expand(self.stage.value), "", self.stage.index)
         self.last = last
+        self.rows = [a for a in self.stage.axes if a is not last]
+        self.used = {e for e in walk(self.stage.value) if isinstance(e, Axis)}
         self.storages = self._storages()
         self.symbols = sorted(self._symbols())
         self.is_plain = isinstance(kernel.epilogue, Load) and kernel.epilogue.buffer is kernel.accumulator
@@ -96,18 +98,19 @@ class FusedEpilogue:
         return list(found)
 
     def _symbols(self) -> set[str]:
-        sizes: list[Size] = [*self.lead, *self.kernel.buffer.shape, *(a.extent for a in self.stage.axes)]
+        sizes: list[Size] = [a.extent for a in self.rows[1:]] if self.used & set(self.rows) else []
         for e in walk(self.stage.value):
-            if isinstance(e, Load):
-                sizes += e.buffer.shape
-                sizes += [n * s for n, s in zip(e.buffer.shape, row_major(e.buffer.shape), strict=True)]
+            if isinstance(e, Load) and e.buffer.key is not self.kernel.accumulator.key:
+                sizes += row_major(e.buffer.shape)
+            elif isinstance(e, Extent):
+                sizes.append(e.size)
         return set[str]().union(*map(symbols_of, sizes))
 
     def callback(self) -> Epilogue | None:
         """None where the routine's own result is stored as it is."""
         return None if self.is_plain else self._emit
 
-    def _emit(self, fn: Function, acc: V, indices: tuple[V, ...], width: int, mask: V | None) -> V:
+    def _emit(self, fn: Function, acc: V, indices: tuple[V, V], width: int, mask: V | None) -> V:
         ctx = fn.params[0]
         position = self.first + len(self.storages)
         symbols = {n: fn.load("i64", fn.gep(ctx, position + k, "i64"), 8) for k, n in enumerate(self.symbols)}
@@ -119,7 +122,7 @@ class FusedEpilogue:
             return Place(pointers[buffer.key], row_major(buffer.shape))
 
         em = Emitter(fn, sizes, place)
-        self._bind(em, sizes, indices)
+        self._bind(em, sizes, *indices)
         for e in walk(self.stage.value):
             if isinstance(e, Load) and e.buffer.key is self.kernel.accumulator.key:
                 em.registers[e.buffer] = acc
@@ -127,21 +130,21 @@ class FusedEpilogue:
             value = em.widen(em.emit(self.stage.value))
         return scalars.to_memory(fn, value, self.kernel.buffer.dtype)
 
-    def _bind(self, em: Emitter, sizes: Sizes, indices: tuple[V, ...]) -> None:
-        """Give the epilogue's axes their values, from the position among all rows of the result."""
+    def _bind(self, em: Emitter, sizes: Sizes, row: V, column: V) -> None:
+        """Give the axes that the epilogue uses their values, from the position among all rows of the result."""
         fn = em.fn
-        em.axes[self.last] = indices[-1]
-        rows = [a for a in self.stage.axes if a is not self.last]
-        flat: V = i64(0)
-        for index, n in zip(indices[:-1], self.lead, strict=True):
-            flat = fn.add(fn.mul(flat, sizes(n)), index)
+        em.axes[self.last] = column
+        rows, used = self.rows, self.used
         for k in range(len(rows) - 1, -1, -1):
+            if not used & set(rows[: k + 1]):
+                return
             if k == 0:
-                em.axes[rows[0]] = flat
-            else:
-                n = sizes(rows[k].extent)
-                em.axes[rows[k]] = fn.srem(flat, n)
-                flat = fn.sdiv(flat, n)
+                em.axes[rows[0]] = row
+                return
+            n = sizes(rows[k].extent)
+            if rows[k] in used:
+                em.axes[rows[k]] = fn.srem(row, n)
+            row = fn.sdiv(row, n)
 
     def key(self) -> str:
         """Equal for epilogues that read the same code."""
@@ -150,8 +153,7 @@ class FusedEpilogue:
         own = Module()
         fn = own.function("e", "void", [("ptr", "ctx")])
         type_ = scalars.register_type(self.kernel.accumulator.dtype)
-        indices = tuple(V("i64", f"%i{k}") for k in range(len(self.lead) + 1))
-        self._emit(fn, V(type_, "%acc"), indices, 1, None)
+        self._emit(fn, V(type_, "%acc"), (V("i64", "%row"), V("i64", "%column")), 1, None)
         return hashlib.sha256(fn.text().encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,222 @@
+"""Functions that sum one register tile, shared by all routines of a module.
+
+`void tile(ptr steps, ptr a, ptr b, ptr buffer, ptr ahead, i64 left)` adds products of rows of A and vectors of B over
+the whole reduction and leaves the accumulators in `buffer`, row after row. Only the tile's shape is in the code;
+distances and lengths are read from `steps` (see `Step`): equal tiles of all convolutions and matmuls are one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from stitchwork.backends.cpu.llvm import Function, Int, Module, V, i32, i64, vector
+from stitchwork.backends.cpu.microkernel import SCALAR_BYTES, Tile, multiply_add, widen
+from stitchwork.backends.cpu.routine import TargetLike, begin_helper, ceil_div
+
+
+class Step(IntEnum):
+    """The i64s of `steps`. Distances count bytes.
+
+    The reduction is `LINES` x `TAPS` stretches of `LENGTH` steps; B goes on from one stretch to the next.
+    """
+
+    ROW = 0  # from row to row of A; then three times, five times, seven times that
+    ROW_3 = 1
+    ROW_5 = 2
+    ROW_7 = 3
+    GROUP = 4  # from group to group of rows
+    A = 5  # from step to step of A
+    B = 6
+    LENGTH = 7
+    TAPS = 8
+    TAP = 9  # from the start of a stretch to that of the next in its line
+    LINES = 10
+    LINE = 11  # from line to line
+    AHEAD = 12  # from step to step of what is brought into the second-level cache meanwhile
+
+
+_MULTIPLES = {1: (Step.ROW, 1), 2: (Step.ROW, 2), 3: (Step.ROW_3, 1), 4: (Step.ROW, 4), 5: (Step.ROW_5, 1),
+              6: (Step.ROW_3, 2), 7: (Step.ROW_7, 1), 8: (Step.ROW, 8)}  # fmt: skip
+"""Row -> a distance and a factor that addressing modes offer."""
+
+_BASE_ROWS = 8
+"""Rows that are addressed from one pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileSum:
+    """What is in the code of a tile's function.
+
+    `type`: storage type of both operands. `group`: rows that are evenly apart before the next group begins; 0: all are.
+    `masked`: only `left` columns of B exist. `ahead`: memory is prefetched. `resumes`: `buffer` holds sums to add to.
+    """
+
+    tile: Tile
+    type: str
+    group: int = 0
+    masked: bool = False
+    ahead: bool = False
+    resumes: bool = False
+
+    @property
+    def name(self) -> str:
+        tile, flags = self.tile, "".join("mar"[k] for k, on in enumerate((self.masked, self.ahead, self.resumes)) if on)
+        rows = f"{tile.rows // self.group}x{self.group}" if self.group and self.group < tile.rows else str(tile.rows)
+        return f"tile_{self.type}_{rows}_{tile.vectors}x{tile.lanes}{flags}"
+
+
+def tile_sum(module: Module, code: TileSum, target: TargetLike) -> str:
+    """The name of a tile's function, which is written if the module lacks it."""
+    if code.name not in module.functions:
+        params = [("ptr", p) for p in ("steps", "a", "b", "buffer", "ahead")]
+        fn = begin_helper(module, code.name, [*params, ("i64", "left")], target)
+        _TileSum(fn, code).write()
+        fn.ret()
+    return code.name
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where the next step reads: A's pointers, one for each group of rows; B; what to prefetch."""
+
+    a: list[V]
+    b: V
+    ahead: list[V]
+
+    @property
+    def values(self) -> list[V]:
+        return [*self.a, self.b, *self.ahead]
+
+    def like(self, values: Sequence[V]) -> _Cursor:
+        n = len(self.a)
+        return _Cursor(list(values[:n]), values[n], list(values[n + 1 : n + 1 + len(self.ahead)]))
+
+
+class _TileSum:
+    def __init__(self, fn: Function, code: TileSum) -> None:
+        self.fn, self.code, self.tile = fn, code, code.tile
+        self.size = SCALAR_BYTES[code.type]
+        steps = fn.params[0]
+        self.step = {s: fn.load("i64", fn.gep(steps, int(s), "i64"), 8) for s in Step}
+        rows, group = self.tile.rows, code.group
+        if group == 0 or group >= rows:
+            group = rows if rows <= _BASE_ROWS else ceil_div(rows, 2)
+            self.distance = fn.mul(self.step[Step.ROW], group)
+        else:
+            self.distance = self.step[Step.GROUP]
+        self.group = group
+        self.masks: list[V] | None = None
+        if code.masked:
+            lanes = self.tile.lanes
+            self.masks = [fn.tail_mask(fn.sub(fn.params[5], j * lanes), lanes) for j in range(self.tile.vectors)]
+
+    def write(self) -> None:
+        """The stretches, one after the other."""
+        fn, step = self.fn, self.step
+        _, a, b, buffer, ahead, _ = fn.params
+        acc = self._load(buffer) if self.code.resumes else self._zeros()
+        more = [ahead] if self.code.ahead else []
+        stretches = fn.mul(step[Step.LINES], step[Step.TAPS])
+        with fn.loop(0, stretches, carry=[a, a, i64(1), b, *more, *acc]) as loop:
+            line, start, tap, b, *rest = loop.carried
+            groups = ceil_div(self.tile.rows, self.group)
+            bases = [fn.gep(start, fn.mul(self.distance, q), "i8") for q in range(groups)]
+            cursor, acc = self._stretch(_Cursor(bases, b, rest[: len(more)]), rest[len(more) :])
+            ends = fn.icmp("sge", tap, step[Step.TAPS])
+            below, beside = fn.gep(line, step[Step.LINE], "i8"), fn.gep(start, step[Step.TAP], "i8")
+            following = [fn.select(ends, below, line), fn.select(ends, below, beside)]
+            following.append(fn.select(ends, i64(1), fn.add(tap, 1)))
+            loop.following = [*following, cursor.b, *cursor.ahead, *acc]
+        acc = loop.results[4 + len(more) :]
+        for x, value in enumerate(acc):
+            fn.store(value, fn.gep(buffer, x * self.tile.lanes, self.tile.scalar), self._align)
+
+    @property
+    def _align(self) -> int:
+        return SCALAR_BYTES[self.tile.scalar]
+
+    def _zeros(self) -> list[V]:
+        tile = self.tile
+        return [V(tile.vector_type, "zeroinitializer" if tile.lanes > 1 else "0.0")] * (tile.rows * tile.vectors)
+
+    def _load(self, buffer: V) -> list[V]:
+        fn, tile = self.fn, self.tile
+        return [
+            fn.load(tile.vector_type, fn.gep(buffer, x * tile.lanes, tile.scalar), self._align)
+            for x in range(tile.rows * tile.vectors)
+        ]
+
+    def _stretch(self, cursor: _Cursor, acc: list[V]) -> tuple[_Cursor, list[V]]:
+        """`LENGTH` steps. Tiles too small to hide the latency of a multiply-add keep several sets of accumulators."""
+        fn, length = self.fn, self.step[Step.LENGTH]
+        sets = min(4, ceil_div(8, len(acc)))
+        if sets == 1:
+            return self._loop(0, length, 1, cursor, acc)
+        whole = fn.sub(length, fn.srem(length, sets))
+        cursor, all_sets = self._loop(0, whole, sets, cursor, acc + self._zeros() * (sets - 1))
+        total = all_sets[: len(acc)]
+        for s in range(1, sets):
+            part = all_sets[s * len(acc) : (s + 1) * len(acc)]
+            total = [fn.binary("fadd", x, y) for x, y in zip(total, part, strict=True)]
+        return self._loop(whole, length, 1, cursor, total)
+
+    def _loop(self, lo: Int, hi: V, sets: int, cursor: _Cursor, acc: list[V]) -> tuple[_Cursor, list[V]]:
+        count, held = len(cursor.values), len(acc) // sets
+        with self.fn.loop(lo, hi, sets, carry=[*cursor.values, *acc]) as loop:
+            at, sums = cursor.like(loop.carried), loop.carried[count:]
+            following: list[V] = []
+            for s in range(sets):
+                following += self._multiply(at, sums[s * held : (s + 1) * held], s == 0)
+                at = self._advance(at, s == 0)
+            loop.following = [*at.values, *following]
+        return cursor.like(loop.results), loop.results[count:]
+
+    def _multiply(self, at: _Cursor, acc: Sequence[V], first: bool) -> list[V]:
+        """One step of the reduction: the accumulators after it."""
+        fn, tile, code = self.fn, self.tile, self.code
+        if at.ahead and first:
+            fn.call("llvm.prefetch.p0", "void", [at.ahead[0], i32(0), i32(2), i32(1)])
+        columns: list[V] = []
+        for j in range(tile.vectors):
+            address, type_ = fn.gep(at.b, j * tile.lanes, code.type), vector(code.type, tile.lanes)
+            if self.masks:
+                loaded = fn.masked_load(type_, address, self.masks[j], self.size)
+            else:
+                loaded = fn.load(type_, address, self.size)
+            columns.append(widen(fn, loaded, tile.vector_type))
+        out: list[V] = []
+        for i in range(tile.rows):
+            scalar = fn.load(code.type, self._row(at, i), self.size)
+            broadcast = fn.splat(widen(fn, scalar, tile.scalar), tile.lanes)
+            for j, column in enumerate(columns):
+                out.append(multiply_add(fn, broadcast, column, acc[i * tile.vectors + j]))
+        return out
+
+    def _row(self, at: _Cursor, row: int) -> V:
+        fn = self.fn
+        group, row = divmod(row, self.group)
+        if row == 0:
+            return at.a[group]
+        step, factor = _MULTIPLES[row]
+        return fn.gep(at.a[group], fn.mul(self.step[step], factor), "i8")
+
+    def _advance(self, at: _Cursor, first: bool) -> _Cursor:
+        fn = self.fn
+        # An empty statement hides where A's pointers come from: seeing that, LLVM walks from row to row by additions
+        # that wait for each other, and a tile of one vector takes twice the time.
+        moved = [fn.gep(p, self.step[Step.A], "i8") for p in at.a]
+        hidden = [fn.emit("ptr", f'call ptr asm "", "=r,0"({p})') for p in moved]
+        ahead = [fn.gep(p, self.step[Step.AHEAD], "i8") if first else p for p in at.ahead]
+        return _Cursor(hidden, fn.gep(at.b, self.step[Step.B], "i8"), ahead)
+
+
+def fill_steps(fn: Function, steps: V, values: dict[Step, Int]) -> None:
+    """Write the numbers that tiles' functions read; those not given are 1 for counts and 0 for distances."""
+    row = values.get(Step.ROW, 0)
+    given = {Step.LINES: 1, Step.TAPS: 1, **values}
+    given |= {Step.ROW_3: fn.mul(row, 3), Step.ROW_5: fn.mul(row, 5), Step.ROW_7: fn.mul(row, 7)}
+    for s in Step:
+        value = given.get(s, 0)
+        fn.store(i64(value) if isinstance(value, int) else value, fn.gep(steps, int(s), "i64"), 8)
