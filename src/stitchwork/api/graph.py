@@ -119,6 +119,19 @@ class Graph(OpMethods):
 
     gradients.__doc__ = autodiff.gradients.__doc__
 
+    assign_variable = assign
+
+    def read_variable(self, variable: Variable) -> Value:
+        """What a variable holds at this point, as using it does: see Variable."""
+        if variable.module is not self.module:
+            raise GraphError("read_variable", f"`{variable.name}` belongs to another graph")
+        return variable.read()
+
+    def variable_from_tensor(self, tensor: Value, name: str = "") -> Variable:
+        """State that starts as what `tensor` is now. Raises FeedError where that depends on a placeholder."""
+        (initial,) = self.run([], targets=[tensor])
+        return self.variable(initial.numpy(), name=name)
+
     # --- order --------------------------------------------------------------------------------------------------------
     def control_dependency(self, dependent: Any, depends_on: Sequence[Value] | Value) -> Any:
         """`dependent`, available only once the operations `depends_on` are done, which it makes happen.
