@@ -15,6 +15,7 @@ from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr, as_index, cast, extent, total
 from stitchwork.ops._build import F
 from stitchwork.ops._op import Array, Ints, Lib, Op, Operand, Sample, operand, require_at_least, require_equal, sample
+from stitchwork.ops._subpixel import by_phases
 from stitchwork.ops._windows import (
     Sizes,
     dilated,
@@ -131,6 +132,9 @@ class ConvGeneral(Op, name="conv_general", internal=True):
 
     def _padless(self) -> bool:
         return all(pair == (0, 0) for pair in self.padding) and all(r == 1 for r in self.input_dilation)
+
+    def simplify(self, x: Value, w: Value) -> Value | None:
+        return by_phases(self, x, w, self.result_shape(self.name, x.shape, w.shape))
 
     def vjp(self, ct: Value, x: Value, w: Value) -> tuple[Value, Value]:
         return self.data_gradient(ct, x.shape, w), self.weights_gradient(ct, x, w.shape)

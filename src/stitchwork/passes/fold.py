@@ -40,9 +40,8 @@ def _fold(operation: Operation, operands: tuple[Value, ...]) -> Sequence[Value] 
         return None
     known = [a for a in arrays if a is not None]
     size = sum(_elements(v) for v in operation.results)
-    if size > max(_GROWTH, 2 * max((a.size for a in known), default=0)) or any(
-        _symbolic(op, a) for a in op.attributes()
-    ):
+    sizes = [a.size for a in known]
+    if size > max(_GROWTH, 2 * max(sizes, default=0), sum(sizes)) or any(_symbolic(op, a) for a in op.attributes()):
         return None
     with np.errstate(all="ignore"):
         made = op.numpy(*op.group(known))
