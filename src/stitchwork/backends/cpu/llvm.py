@@ -195,6 +195,8 @@ class Function:
         if width == 1:
             return x
         type_ = vector(x.type, width)
+        if x.ref[0] not in "%@":
+            return V(type_, f"splat ({x})")
         one = self.emit(type_, f"insertelement {type_} poison, {x}, i64 0")
         return self.emit(type_, f"shufflevector {one}, {type_} poison, <{width} x i32> zeroinitializer")
 

@@ -45,7 +45,7 @@ def literal(value: bool | int | float | complex, dtype: DType, width: int = 1) -
         text = str(number - (1 << bits) if number >> (bits - 1) else number)
     if width == 1:
         return V(scalar, text)
-    return V(vector(scalar, width), "<" + ", ".join([f"{scalar} {text}"] * width) + ">")
+    return V(vector(scalar, width), f"splat ({scalar} {text})")
 
 
 def from_memory(fn: Function, x: V, dtype: DType) -> V:
@@ -218,7 +218,7 @@ def _float_call(fn: Function, name: str, args: list[V]) -> V:
 
 def _splat_text(type_: str, text: str) -> str:
     scalar, width = lanes(type_)
-    return text if width == 1 else "<" + ", ".join([f"{scalar} {text}"] * width) + ">"
+    return text if width == 1 else f"splat ({scalar} {text})"
 
 
 def _propagating(fn: Function, name: str, a: V, b: V) -> V:

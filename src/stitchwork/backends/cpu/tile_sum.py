@@ -98,34 +98,37 @@ class _TileSum:
     def __init__(self, fn: Function, code: TileSum) -> None:
         self.fn, self.code, self.tile = fn, code, code.tile
         self.size = SCALAR_BYTES[code.type]
-        steps = fn.params[0]
-        self.step = {s: fn.load("i64", fn.gep(steps, int(s), "i64"), 8) for s in Step}
+        inner = (Step.ROW, Step.ROW_3, Step.ROW_5, Step.ROW_7, Step.A, Step.B, Step.AHEAD)
+        self.step = {s: self._read(s) for s in inner}
         rows, group = self.tile.rows, code.group
         if group == 0 or group >= rows:
             group = rows if rows <= _BASE_ROWS else ceil_div(rows, 2)
             self.distance = fn.mul(self.step[Step.ROW], group)
         else:
-            self.distance = self.step[Step.GROUP]
+            self.distance = self._read(Step.GROUP)
         self.group = group
         self.masks: list[V] | None = None
         if code.masked:
             lanes = self.tile.lanes
             self.masks = [fn.tail_mask(fn.sub(fn.params[5], j * lanes), lanes) for j in range(self.tile.vectors)]
 
+    def _read(self, step: Step) -> V:
+        return self.fn.load("i64", self.fn.gep(self.fn.params[0], int(step), "i64"), 8)
+
     def write(self) -> None:
-        """The stretches, one after the other."""
-        fn, step = self.fn, self.step
+        """The stretches, one after the other. What only this loop needs is read inside it: registers are few."""
+        fn = self.fn
         _, a, b, buffer, ahead, _ = fn.params
         acc = self._load(buffer) if self.code.resumes else self._zeros()
         more = [ahead] if self.code.ahead else []
-        stretches = fn.mul(step[Step.LINES], step[Step.TAPS])
+        stretches = fn.mul(self._read(Step.LINES), self._read(Step.TAPS))
         with fn.loop(0, stretches, carry=[a, a, i64(1), b, *more, *acc]) as loop:
             line, start, tap, b, *rest = loop.carried
             groups = ceil_div(self.tile.rows, self.group)
             bases = [fn.gep(start, fn.mul(self.distance, q), "i8") for q in range(groups)]
             cursor, acc = self._stretch(_Cursor(bases, b, rest[: len(more)]), rest[len(more) :])
-            ends = fn.icmp("sge", tap, step[Step.TAPS])
-            below, beside = fn.gep(line, step[Step.LINE], "i8"), fn.gep(start, step[Step.TAP], "i8")
+            ends = fn.icmp("sge", tap, self._read(Step.TAPS))
+            below, beside = fn.gep(line, self._read(Step.LINE), "i8"), fn.gep(start, self._read(Step.TAP), "i8")
             following = [fn.select(ends, below, line), fn.select(ends, below, beside)]
             following.append(fn.select(ends, i64(1), fn.add(tap, 1)))
             loop.following = [*following, cursor.b, *cursor.ahead, *acc]
@@ -150,7 +153,7 @@ class _TileSum:
 
     def _stretch(self, cursor: _Cursor, acc: list[V]) -> tuple[_Cursor, list[V]]:
         """`LENGTH` steps. Tiles too small to hide the latency of a multiply-add keep several sets of accumulators."""
-        fn, length = self.fn, self.step[Step.LENGTH]
+        fn, length = self.fn, self._read(Step.LENGTH)
         sets = min(4, ceil_div(8, len(acc)))
         if sets == 1:
             return self._loop(0, length, 1, cursor, acc)
