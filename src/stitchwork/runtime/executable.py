@@ -7,6 +7,7 @@ import functools
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from stitchwork.errors import ExecutionError, FeedError, located, user_location
 from stitchwork.ir.dtypes import DType, as_dtype
 from stitchwork.ir.graph import Array, Module, Value
 from stitchwork.ir.types import TensorType
-from stitchwork.loops.kernel import launches
+from stitchwork.loops.kernel import Storage, launches
 from stitchwork.runtime.binding import NO_ARENA, Binder, Bound, Shapes
 from stitchwork.runtime.cache import BoundedCache
 from stitchwork.runtime.queue import CommandQueue, Pending
@@ -67,7 +68,7 @@ class NativeProgram:
         self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
-        self._constants = [_aligned(cast("Array", s.array)) for s in compiled.code.constants]
+        self._constants = _together(compiled.code.constants)
         variables = [store.arrays[s.name] for s in program.variables]
         self._fixed = [*map(address_of, variables), *map(address_of, self._constants)]
         self._restored = variables if can_fail else []
@@ -228,15 +229,20 @@ def _new_arena(size: int) -> tuple[Array, int]:
     return arena, start + (-start) % 64
 
 
-def _aligned(x: Array) -> Array:
-    """The array at an address that vector loads like."""
-    if address_of(x) % 64 == 0 and x.flags.c_contiguous:
-        return x
-    raw = np.empty(x.nbytes + 64, np.uint8)
-    start = (-address_of(raw)) % 64
-    made = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape) if x.nbytes else np.empty(x.shape, x.dtype)
-    made[...] = x
-    return made
+def _together(constants: Sequence[Storage]) -> list[Array]:
+    """Move constants into one piece of memory, each at an address that vector loads like.
+
+    A large piece gets large pages: weights that are read once per run would otherwise wait for page tables.
+    """
+    starts = list(accumulate((-(-cast("Array", s.array).nbytes // 64) * 64 for s in constants), initial=0))
+    block = _allocate(starts[-1] + 64)
+    first = -address_of(block) % 64
+    for storage, start in zip(constants, starts, strict=False):
+        x = cast("Array", storage.array)
+        made = block[first + start : first + start + x.nbytes].view(x.dtype).reshape(x.shape)
+        made[...] = x
+        storage.array = made
+    return [cast("Array", s.array) for s in constants]
 
 
 class Executable:

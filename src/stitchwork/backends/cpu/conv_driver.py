@@ -68,7 +68,8 @@ def emit_direct(module: Module, plan: ConvPlan, target: TargetLike, epilogue: Ep
 
 def _tile(module: Module, plan: ConvPlan, h: int, w: int, target: TargetLike) -> str:
     tile = Tile(h * w, plan.tile.vectors, plan.tile.lanes, plan.tile.scalar)
-    return tile_sum(module, TileSum(tile, plan.spec.type, w if w > 1 else 0, ahead=bool(plan.ahead)), target)
+    code = TileSum(tile, plan.spec.type, w if w > 1 else 0, ahead=bool(plan.ahead), a_step=1)
+    return tile_sum(module, code, target)
 
 
 def _numbers(plan: ConvPlan) -> dict[str, Size]:

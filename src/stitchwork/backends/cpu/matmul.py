@@ -190,10 +190,20 @@ class _OuterProduct:
         names: list[str] = []
         for rows in range(1, tile.rows + 1):
             part = Tile(rows, tile.vectors, tile.lanes, tile.scalar)
-            code = TileSum(part, self.spec.type, 0, masked, bool(plan.ahead), plan.k_block is not None)
+            code = TileSum(part, self.spec.type, 0, masked, bool(plan.ahead), plan.k_block is not None, self._a_step)
             used = rows in self.sizes
             names.append(f"@{tile_sum(self.module, code, self.target)}" if used else "null")
         return constant(self.module, digest("tiles", *names), "ptr", names)
+
+    @property
+    def _a_step(self) -> int:
+        """Elements from step to step of A, where that is known and B is packed."""
+        if self.in_place:
+            return 0
+        if self.plan.pack_a:
+            return self.tile.rows
+        step = self.spec.a_steps[1]
+        return step if isinstance(step, int) else 0
 
     def _tile(self, table: V, count: V, at: V, a: V, b: V, buffer: V, k: V, left: V) -> None:
         fn, spec = self.fn, self.spec

@@ -54,8 +54,12 @@ def vector_lanes(target: TargetLike, scalar: str) -> int:
 
 
 def most_rows(target: TargetLike, vectors: int) -> int:
-    """Rows whose accumulators, `vectors` columns and one broadcast fit the registers."""
-    return max(1, (target.vector_registers - 1 - vectors) // vectors)
+    """Rows whose accumulators, `vectors` columns and some broadcasts fit the registers.
+
+    LLVM loads columns of the next step early; with one register less for that, three vectors would spill.
+    """
+    spare = 2 if vectors <= 2 else 4
+    return max(1, (target.vector_registers - spare - vectors) // vectors)
 
 
 def tile_cost(rows: int, vectors: int) -> float:

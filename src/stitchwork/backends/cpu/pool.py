@@ -3,12 +3,15 @@
 Generated code calls `sw_parallel_for(pool, fn, ctx, n, grain)`, whose address and pool it is given at run time; that
 calls `fn(ctx, lo, hi, tid)` on disjoint ranges which cover [0, n).
 
-How a region runs. The caller takes `busy`, writes the job, opens the `gate`, advances `epoch` and works through blocks
-that all threads draw from one counter. A worker that sees a new epoch enters the gate if it is open (adds one to it),
-draws blocks, and leaves (subtracts one). When no block is left the caller closes the gate and waits until nobody is
-inside. So a worker that wakes late is never waited for, any number of workers will do, none included, and the job can
-only be rewritten when nobody can read it. Idle workers spin for some tens of microseconds, then sleep on a condition
-variable.
+How a region runs. The caller takes `busy`, writes the job, opens the `gate`, advances `epoch` and works through the
+blocks. A worker that sees a new epoch enters the gate if it is open (adds one to it), works, and leaves (subtracts one).
+When no block is left the caller closes the gate and waits until nobody is inside. So a worker that wakes late is never
+waited for, any number of workers will do, none included, and the job can only be rewritten when nobody can read it. Idle
+workers spin for some tens of microseconds, then sleep on a condition variable.
+
+Who does which block. The blocks are cut into as many stretches as there are threads. A thread draws from its own stretch
+first, in order, then helps with the others'; a draw takes some of what is left, so the last ones are small. What follows
+each other runs on one CPU, then, and so do the same parts of job after job: their data are in its cache.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 
 from stitchwork.backends.cpu.jit import LoadedObject, cached_object, load_object
 from stitchwork.backends.cpu.llvm import Function, Int, Module, V, as_i64, i64
+from stitchwork.backends.cpu.routine import ceil_div_value
 from stitchwork.backends.cpu.target import Target
 from stitchwork.config import MAX_THREADS, config
 
@@ -28,15 +32,16 @@ from stitchwork.config import MAX_THREADS, config
 _EPOCH = 0  # number of the latest job
 _GATE = 64  # threads inside the job, plus _OPEN while more may enter
 _BUSY = 128  # 1 while some thread runs a region
-_NEXT = 192  # next block of the job to be drawn
-_FN, _CTX, _N, _GRAIN, _BLOCKS = 256, 264, 272, 280, 288  # the job; constant while anybody is inside
+_FN, _CTX, _N, _GRAIN, _BLOCKS, _STRETCH = 192, 200, 208, 216, 224, 232  # the job; constant while anybody is inside
 _THREADS, _SPIN, _STARTED, _FIRST_EPOCH = 320, 328, 336, 344  # constant while workers run
 _JOINED = 384  # workers that have taken their number
 _PARKED = 448  # workers asleep, or about to be
 _MUTEX, _CONDITION = 512, 768  # pthread objects: 40 to 64 bytes on the systems known
-_SIZE = 1024
+_DRAWN = 1024  # for each stretch, in a cache line of its own: the next block to be drawn
+_LINE = 64
 
 _OPEN = 1 << 32
+_SHARE = 3  # a draw takes this part of the blocks that a stretch has left
 _STACK_BYTES = 4 << 20  # some C libraries give a thread as little as 128 KiB
 
 
@@ -65,6 +70,10 @@ class _Writer:
         """Apply an operation to a field; the value is that from before."""
         return self.fn.emit("i64", f"atomicrmw {operation} {self.at(offset)}, i64 {operand} {order}")
 
+    def counter(self, stretch: V) -> V:
+        """The address of a stretch's counter."""
+        return self.fn.gep(self.at(_DRAWN), self.fn.mul(stretch, _LINE), "i8")
+
     def libc(self, name: str, *args: V) -> V:
         return self.fn.call(name, "i32", args)
 
@@ -77,20 +86,34 @@ class _Writer:
 
 
 def _write_run_blocks(w: _Writer, tid: V) -> None:
-    """void sw_run_blocks(ptr pool, i64 tid): draw blocks of the current job until none is left."""
+    """void sw_run_blocks(ptr pool, i64 tid): do blocks of the current job until none is left."""
     fn = w.fn
-    body, ctx, n, grain, blocks = w.get(_FN, "ptr"), w.get(_CTX, "ptr"), w.get(_N), w.get(_GRAIN), w.get(_BLOCKS)
-    draw, work, done = fn.new_block("draw"), fn.new_block("work"), fn.new_block("done")
-    fn.br(draw)
-    fn.position(draw)
-    block = w.atomic("add", _NEXT, 1, "monotonic")
-    fn.cbr(fn.icmp("slt", block, blocks), work, done)
-    fn.position(work)
-    lo = fn.mul(block, grain)  # below n: no overflow, whatever n and grain
-    hi = fn.add(lo, fn.minimum(grain, fn.sub(n, lo)))
-    fn.do(f"call void {body.ref}({ctx}, {lo}, {hi}, {tid})")
-    fn.br(draw)
-    fn.position(done)
+    body, ctx, n, grain, blocks, stretch = (
+        w.get(_FN, "ptr"), w.get(_CTX, "ptr"), w.get(_N), w.get(_GRAIN), w.get(_BLOCKS), w.get(_STRETCH)
+    )  # fmt: skip
+    threads = w.get(_THREADS)
+    with fn.loop(0, threads) as loop:
+        beyond = fn.add(tid, loop.index)
+        number = fn.select(fn.icmp("sge", beyond, threads), fn.sub(beyond, threads), beyond)
+        end = fn.minimum(fn.mul(fn.add(number, 1), stretch), blocks)
+        counter = w.counter(number)
+        look, draw, work, done = (fn.new_block(name) for name in ("look", "draw", "work", "done"))
+        fn.br(look)
+        fn.position(look)
+        first = fn.emit("i64", f"load atomic i64, {counter} monotonic, align 8")
+        left = fn.sub(end, first)
+        fn.cbr(fn.icmp("sgt", left, i64(0)), draw, done)
+        fn.position(draw)
+        following = fn.add(first, ceil_div_value(fn, left, _SHARE))
+        pair = fn.emit("{ i64, i1 }", f"cmpxchg {counter}, {first}, {following} monotonic monotonic")
+        fn.cbr(fn.emit("i1", f"extractvalue {pair}, 1"), work, look)
+        fn.position(work)
+        lo = fn.mul(first, grain)  # below n: no overflow, whatever n and grain
+        last = fn.mul(fn.sub(following, 1), grain)
+        hi = fn.add(last, fn.minimum(grain, fn.sub(n, last)))
+        fn.do(f"call void {body.ref}({ctx}, {lo}, {hi}, {tid})")
+        fn.br(look)
+        fn.position(done)
     fn.ret()
 
 
@@ -179,9 +202,9 @@ def _write_parallel_for(w: _Writer, body: V, ctx: V, n: V, grain: V) -> None:
     some, many, region, alone, out = (fn.new_block(name) for name in ("some", "many", "region", "alone", "out"))
     fn.cbr(fn.icmp("sgt", n, i64(0)), some, out)
     fn.position(some)
-    grain = fn.maximum(grain, 1)
+    threads, grain = w.get(_THREADS), fn.maximum(grain, 1)
     one_block = fn.icmp("sle", n, grain)
-    one_thread = fn.icmp("sle", w.get(_THREADS), i64(1))
+    one_thread = fn.icmp("sle", threads, i64(1))
     fn.cbr(fn.binary("or", one_block, one_thread), alone, many)
     fn.position(many)
     pair = fn.emit("{ i64, i1 }", f"cmpxchg {w.at(_BUSY)}, i64 0, i64 1 acquire monotonic")
@@ -195,9 +218,13 @@ def _write_parallel_for(w: _Writer, body: V, ctx: V, n: V, grain: V) -> None:
     with fn.when(w.is_zero(w.get(_STARTED))):
         fn.call("sw_start", "void", [w.pool])
     blocks = fn.add(fn.sdiv(fn.sub(n, 1), grain), 1)
-    for offset, value in ((_FN, body), (_CTX, ctx), (_N, n), (_GRAIN, grain), (_BLOCKS, blocks)):
+    stretch = fn.add(fn.sdiv(fn.sub(blocks, 1), threads), 1)
+    job = ((_FN, body), (_CTX, ctx), (_N, n), (_GRAIN, grain), (_BLOCKS, blocks), (_STRETCH, stretch))
+    for offset, value in job:
         fn.store(value, w.at(offset), 8)
-    w.atomic_put(_NEXT, 0, "monotonic")
+    with fn.loop(0, threads) as loop:
+        first = fn.mul(loop.index, stretch)
+        fn.do(f"store atomic {first}, {w.counter(loop.index)} monotonic, align 8")
     w.atomic("or", _GATE, _OPEN, "release")
     w.atomic("add", _EPOCH, 1, "seq_cst")
     _write_wake(w, fn.sub(blocks, 1))
@@ -216,9 +243,9 @@ def _write_wake(w: _Writer, useful: V) -> None:
     parked = w.atomic_get(_PARKED, "seq_cst")
     with fn.when(fn.icmp("sgt", parked, i64(0))):
         w.libc("pthread_mutex_lock", w.at(_MUTEX))
+        w.libc("pthread_mutex_unlock", w.at(_MUTEX))
         with fn.loop(0, fn.minimum(parked, useful)):
             w.libc("pthread_cond_signal", w.at(_CONDITION))
-        w.libc("pthread_mutex_unlock", w.at(_MUTEX))
 
 
 def _write_wait_until_empty(w: _Writer) -> None:
@@ -250,14 +277,15 @@ def _write_create(fn: Function, threads: V, spin: V, is_x86: bool) -> None:
     """ptr sw_pool_create(i64 threads, i64 spin): a pool without workers yet; null where memory is short."""
     slot = fn.alloca("ptr", 1)
     fn.store(V("ptr", "null"), slot, 8)
-    status = fn.call("posix_memalign", "i32", [slot, i64(64), i64(_SIZE)])
+    size = fn.add(_DRAWN, fn.mul(threads, _LINE))
+    status = fn.call("posix_memalign", "i32", [slot, i64(_LINE), size])
     made, failed = fn.new_block("made"), fn.new_block("failed")
     fn.cbr(fn.icmp("eq", status, V("i32", "0")), made, failed)
     fn.position(failed)
     fn.ret(V("ptr", "null"))
     fn.position(made)
     w = _Writer(fn, fn.load("ptr", slot, 8), is_x86)
-    fn.call("llvm.memset.p0.i64", "void", [w.pool, V("i8", "0"), i64(_SIZE), V("i1", "false")])
+    fn.call("llvm.memset.p0.i64", "void", [w.pool, V("i8", "0"), size, V("i1", "false")])
     w.put(_THREADS, threads)
     w.put(_SPIN, spin)
     fn.ret(w.pool)
@@ -366,8 +394,8 @@ class Pool:
     def parallel_for_address(self) -> int:
         """Address of `void sw_parallel_for(ptr pool, ptr fn, ptr ctx, i64 n, i64 grain)`.
 
-        It calls `fn(ptr ctx, i64 lo, i64 hi, i64 tid)` on disjoint ranges that cover [0, n), each of `grain` (at least
-        1) but the last, and returns when all calls have returned; their writes are then visible. The calling thread
+        It calls `fn(ptr ctx, i64 lo, i64 hi, i64 tid)` on disjoint ranges that cover [0, n), each of a multiple of
+        `grain` (at least 1) but the last, and returns when all calls have returned; their writes are then visible. The calling thread
         has tid 0, workers have 1 to threads - 1. It calls `fn(ctx, 0, n, 0)` instead where the pool has one thread,
         where one block holds all, or where the pool is in use by another region. `n` <= 0 calls nothing.
         """

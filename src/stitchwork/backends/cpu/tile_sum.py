@@ -44,6 +44,10 @@ _MULTIPLES = {1: (Step.ROW, 1), 2: (Step.ROW, 2), 3: (Step.ROW_3, 1), 4: (Step.R
 _BASE_ROWS = 8
 """Rows that are addressed from one pointer."""
 
+_UNROLLED = 4
+"""Steps in a row where their distances are known. Between them no pointer moves: on CPUs with 512-bit vectors, integer
+additions take every tenth slot of the units that multiply."""
+
 
 @dataclass(frozen=True, slots=True)
 class TileSum:
@@ -51,6 +55,7 @@ class TileSum:
 
     `type`: storage type of both operands. `group`: rows that are evenly apart before the next group begins; 0: all are.
     `masked`: only `left` columns of B exist. `ahead`: memory is prefetched. `resumes`: `buffer` holds sums to add to.
+    `a_step`: elements from step to step of A, and B is packed; 0: both distances are read from `steps`.
     """
 
     tile: Tile
@@ -59,12 +64,14 @@ class TileSum:
     masked: bool = False
     ahead: bool = False
     resumes: bool = False
+    a_step: int = 0
 
     @property
     def name(self) -> str:
         tile, flags = self.tile, "".join("mar"[k] for k, on in enumerate((self.masked, self.ahead, self.resumes)) if on)
         rows = f"{tile.rows // self.group}x{self.group}" if self.group and self.group < tile.rows else str(tile.rows)
-        return f"tile_{self.type}_{rows}_{tile.vectors}x{tile.lanes}{flags}"
+        step = f"s{self.a_step}" if self.a_step else ""
+        return f"tile_{self.type}_{rows}_{tile.vectors}x{tile.lanes}{flags}{step}"
 
 
 def tile_sum(module: Module, code: TileSum, target: TargetLike) -> str:
@@ -79,11 +86,13 @@ def tile_sum(module: Module, code: TileSum, target: TargetLike) -> str:
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where the next step reads: A's pointers, one for each group of rows; B; what to prefetch."""
+    """Where the next step reads: A's pointers, one for each group of rows; B; what to prefetch. `passed`: steps of known
+    distances that the pointers of A and B are behind."""
 
     a: list[V]
     b: V
     ahead: list[V]
+    passed: int = 0
 
     @property
     def values(self) -> list[V]:
@@ -155,35 +164,38 @@ class _TileSum:
         """`LENGTH` steps. Tiles too small to hide the latency of a multiply-add keep several sets of accumulators."""
         fn, length = self.fn, self._read(Step.LENGTH)
         sets = min(4, ceil_div(8, len(acc)))
-        if sets == 1:
-            return self._loop(0, length, 1, cursor, acc)
-        whole = fn.sub(length, fn.srem(length, sets))
-        cursor, all_sets = self._loop(0, whole, sets, cursor, acc + self._zeros() * (sets - 1))
+        steps = max(sets, _UNROLLED) if self.code.a_step else sets
+        if steps == 1:
+            return self._loop(0, length, 1, 1, cursor, acc)
+        whole = fn.sub(length, fn.srem(length, steps))
+        cursor, all_sets = self._loop(0, whole, steps, sets, cursor, acc + self._zeros() * (sets - 1))
         total = all_sets[: len(acc)]
         for s in range(1, sets):
             part = all_sets[s * len(acc) : (s + 1) * len(acc)]
             total = [fn.binary("fadd", x, y) for x, y in zip(total, part, strict=True)]
-        return self._loop(whole, length, 1, cursor, total)
+        return self._loop(whole, length, 1, 1, cursor, total)
 
-    def _loop(self, lo: Int, hi: V, sets: int, cursor: _Cursor, acc: list[V]) -> tuple[_Cursor, list[V]]:
+    def _loop(self, lo: Int, hi: V, steps: int, sets: int, cursor: _Cursor, acc: list[V]) -> tuple[_Cursor, list[V]]:
+        """`steps` steps a round; step after step goes to the next of `sets` sets of accumulators."""
         count, held = len(cursor.values), len(acc) // sets
-        with self.fn.loop(lo, hi, sets, carry=[*cursor.values, *acc]) as loop:
+        with self.fn.loop(lo, hi, steps, carry=[*cursor.values, *acc]) as loop:
             at, sums = cursor.like(loop.carried), loop.carried[count:]
-            following: list[V] = []
-            for s in range(sets):
-                following += self._multiply(at, sums[s * held : (s + 1) * held], s == 0)
-                at = self._advance(at, s == 0)
-            loop.following = [*at.values, *following]
+            for s in range(steps):
+                first = s % sets * held
+                sums[first : first + held] = self._multiply(at, sums[first : first + held], s)
+                at = self._advance(at, s, s == steps - 1)
+            loop.following = [*at.values, *sums]
         return cursor.like(loop.results), loop.results[count:]
 
-    def _multiply(self, at: _Cursor, acc: Sequence[V], first: bool) -> list[V]:
+    def _multiply(self, at: _Cursor, acc: Sequence[V], number: int) -> list[V]:
         """One step of the reduction: the accumulators after it."""
         fn, tile, code = self.fn, self.tile, self.code
-        if at.ahead and first:
+        if at.ahead and self._asks_ahead(number):
             fn.call("llvm.prefetch.p0", "void", [at.ahead[0], i32(0), i32(2), i32(1)])
         columns: list[V] = []
         for j in range(tile.vectors):
-            address, type_ = fn.gep(at.b, j * tile.lanes, code.type), vector(code.type, tile.lanes)
+            column = (at.passed * tile.vectors + j) * tile.lanes
+            address, type_ = fn.gep(at.b, column, code.type), vector(code.type, tile.lanes)
             if self.masks:
                 loaded = fn.masked_load(type_, address, self.masks[j], self.size)
             else:
@@ -191,7 +203,8 @@ class _TileSum:
             columns.append(widen(fn, loaded, tile.vector_type))
         out: list[V] = []
         for i in range(tile.rows):
-            scalar = fn.load(code.type, self._row(at, i), self.size)
+            address = fn.gep(self._row(at, i), at.passed * code.a_step, code.type)
+            scalar = fn.load(code.type, address, self.size)
             broadcast = fn.splat(widen(fn, scalar, tile.scalar), tile.lanes)
             for j, column in enumerate(columns):
                 out.append(multiply_add(fn, broadcast, column, acc[i * tile.vectors + j]))
@@ -205,14 +218,25 @@ class _TileSum:
         step, factor = _MULTIPLES[row]
         return fn.gep(at.a[group], fn.mul(self.step[step], factor), "i8")
 
-    def _advance(self, at: _Cursor, first: bool) -> _Cursor:
-        fn = self.fn
+    def _asks_ahead(self, number: int) -> bool:
+        return bool(self.code.a_step) or number == 0
+
+    def _advance(self, at: _Cursor, number: int, last: bool) -> _Cursor:
+        fn, code = self.fn, self.code
+        ahead = [fn.gep(p, self.step[Step.AHEAD], "i8") if self._asks_ahead(number) else p for p in at.ahead]
+        if code.a_step and not last:
+            return _Cursor(at.a, at.b, ahead, at.passed + 1)
+        steps = at.passed + 1
+        if code.a_step:
+            moved = [fn.gep(p, steps * code.a_step, code.type) for p in at.a]
+            b = fn.gep(at.b, steps * self.tile.columns, code.type)
+        else:
+            moved = [fn.gep(p, self.step[Step.A], "i8") for p in at.a]
+            b = fn.gep(at.b, self.step[Step.B], "i8")
         # An empty statement hides where A's pointers come from: seeing that, LLVM walks from row to row by additions
         # that wait for each other, and a tile of one vector takes twice the time.
-        moved = [fn.gep(p, self.step[Step.A], "i8") for p in at.a]
         hidden = [fn.emit("ptr", f'call ptr asm "", "=r,0"({p})') for p in moved]
-        ahead = [fn.gep(p, self.step[Step.AHEAD], "i8") if first else p for p in at.ahead]
-        return _Cursor(hidden, fn.gep(at.b, self.step[Step.B], "i8"), ahead)
+        return _Cursor(hidden, b, ahead)
 
 
 def fill_steps(fn: Function, steps: V, values: dict[Step, Int]) -> None:
