@@ -102,6 +102,19 @@ def test_ranges_have_the_length_of_the_grain() -> None:
     assert sorted(ranges) == [(0, huge - 1), (huge - 1, huge)]
 
 
+def test_draws_begin_with_the_own_stretch_and_get_smaller() -> None:
+    ranges: list[tuple[int, int, int]] = []
+    body = BODY(lambda _ctx, lo, hi, tid: ranges.append((tid, lo, hi)))
+    address = ctypes.cast(body, PTR).value
+    assert address
+    _run(pool_for(2), address, None, 200, 1)
+    own = [(lo, hi) for tid, lo, hi in ranges if tid == 0]
+    assert own[0] == (0, 34), "a third of the first stretch of 100"
+    firsts = [(lo, hi) for _, lo, hi in ranges if lo < 100]
+    assert sorted(firsts)[:3] == [(0, 34), (34, 56), (56, 71)]
+    assert max(hi - lo for _, lo, hi in ranges) == 34
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 def test_all_threads_take_part(threads: int) -> None:
     barrier = threading.Barrier(threads)

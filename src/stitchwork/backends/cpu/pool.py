@@ -4,14 +4,14 @@ Generated code calls `sw_parallel_for(pool, fn, ctx, n, grain)`, whose address a
 calls `fn(ctx, lo, hi, tid)` on disjoint ranges which cover [0, n).
 
 How a region runs. The caller takes `busy`, writes the job, opens the `gate`, advances `epoch` and works through the
-blocks. A worker that sees a new epoch enters the gate if it is open (adds one to it), works, and leaves (subtracts one).
-When no block is left the caller closes the gate and waits until nobody is inside. So a worker that wakes late is never
-waited for, any number of workers will do, none included, and the job can only be rewritten when nobody can read it. Idle
-workers spin for some tens of microseconds, then sleep on a condition variable.
+blocks. A worker that sees a new epoch enters the gate if it is open (adds one to it), works, and leaves (subtracts
+one). When no block is left the caller closes the gate and waits until nobody is inside. So a worker that wakes late is
+never waited for, any number of workers will do, none included, and the job can only be rewritten when nobody can read
+it. Idle workers spin for some tens of microseconds, then sleep on a condition variable.
 
-Who does which block. The blocks are cut into as many stretches as there are threads. A thread draws from its own stretch
-first, in order, then helps with the others'; a draw takes some of what is left, so the last ones are small. What follows
-each other runs on one CPU, then, and so do the same parts of job after job: their data are in its cache.
+Who does which block. The blocks are cut into as many stretches as there are threads. A thread draws from its own
+stretch first, in order, then helps with the others'; a draw takes some of what is left, so the last ones are small.
+What follows each other runs on one CPU, then, and so do the same parts of job after job: their data are in its cache.
 """
 
 from __future__ import annotations
@@ -395,9 +395,9 @@ class Pool:
         """Address of `void sw_parallel_for(ptr pool, ptr fn, ptr ctx, i64 n, i64 grain)`.
 
         It calls `fn(ptr ctx, i64 lo, i64 hi, i64 tid)` on disjoint ranges that cover [0, n), each of a multiple of
-        `grain` (at least 1) but the last, and returns when all calls have returned; their writes are then visible. The calling thread
-        has tid 0, workers have 1 to threads - 1. It calls `fn(ctx, 0, n, 0)` instead where the pool has one thread,
-        where one block holds all, or where the pool is in use by another region. `n` <= 0 calls nothing.
+        `grain` (at least 1) but the last, and returns when all calls have returned; their writes are then visible. The
+        calling thread has tid 0, workers have 1 to threads - 1. It calls `fn(ctx, 0, n, 0)` instead where the pool has
+        one thread, where one block holds all, or where the pool is in use by another region. `n` <= 0 calls nothing.
         """
         return self._address
 

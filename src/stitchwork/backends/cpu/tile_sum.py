@@ -86,8 +86,10 @@ def tile_sum(module: Module, code: TileSum, target: TargetLike) -> str:
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where the next step reads: A's pointers, one for each group of rows; B; what to prefetch. `passed`: steps of known
-    distances that the pointers of A and B are behind."""
+    """Where the next step reads: A's pointers, one for each group of rows; B; what to prefetch.
+
+    `passed`: steps of known distances that the pointers of A and B are behind.
+    """
 
     a: list[V]
     b: V
