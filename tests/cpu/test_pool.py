@@ -103,13 +103,21 @@ def test_ranges_have_the_length_of_the_grain() -> None:
 
 
 def test_draws_begin_with_the_own_stretch_and_get_smaller() -> None:
+    barrier = threading.Barrier(2)
     ranges: list[tuple[int, int, int]] = []
-    body = BODY(lambda _ctx, lo, hi, tid: ranges.append((tid, lo, hi)))
-    address = ctypes.cast(body, PTR).value
+    drawn: dict[int, tuple[int, int]] = {}
+
+    def body(_ctx: int, lo: int, hi: int, tid: int) -> None:
+        ranges.append((tid, lo, hi))
+        if tid not in drawn:
+            drawn[tid] = (lo, hi)
+            barrier.wait(60)  # or one thread might do it all before the other wakes
+
+    native = BODY(body)
+    address = ctypes.cast(native, PTR).value
     assert address
     _run(pool_for(2), address, None, 200, 1)
-    own = [(lo, hi) for tid, lo, hi in ranges if tid == 0]
-    assert own[0] == (0, 34), "a third of the first stretch of 100"
+    assert drawn == {0: (0, 34), 1: (100, 134)}, "a third of the own stretch of 100"
     firsts = [(lo, hi) for _, lo, hi in ranges if lo < 100]
     assert sorted(firsts)[:3] == [(0, 34), (34, 56), (56, 71)]
     assert max(hi - lo for _, lo, hi in ranges) == 34
@@ -207,10 +215,14 @@ _PRELUDE = f"""
 import sys
 sys.path[:0] = {sys.path!r}
 import ctypes, os, signal, threading, time
+from stitchwork.backends.cpu.jit import compile_object, load_object
 from stitchwork.backends.cpu.pool import pool_for
+from stitchwork.backends.cpu.target import Target
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
 pool = pool_for(3)
 parallel_for = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(pool.parallel_for_address)
+def native_code(text, name):
+    return load_object(compile_object(text, Target.host()), [name])
 def meet():
     "Returns when all three threads have met in one region."
     barrier, tids = threading.Barrier(3), []
@@ -260,14 +272,14 @@ for _ in range(3):
 @needs_fork
 def test_a_fork_amid_a_region_of_another_thread() -> None:
     _process("""
-entered, leave = threading.Event(), threading.Event()
+entered, leave = threading.Barrier(4), threading.Event()
 def body(ctx, lo, hi, tid):
-    entered.set()
+    entered.wait(60)
     leave.wait(60)
 native = BODY(body)
 other = threading.Thread(target=parallel_for, args=(pool.handle, ctypes.cast(native, ctypes.c_void_p), None, 3, 1))
 other.start()
-assert entered.wait(60)
+entered.wait(60)  # all three: a thread that is just entering Python may hold a lock that a fork's child never gets
 child = os.fork()
 if child == 0:
     signal.alarm(60)
@@ -283,9 +295,10 @@ meet()
 @needs_fork
 def test_forks_amid_short_regions() -> None:
     _process("""
+text = "define void @empty(ptr %c, i64 %lo, i64 %hi, i64 %t) { ret void }"  # in Python, forks could deadlock: see above
+loaded = native_code(text, "empty")
+address = loaded.address("empty")
 stop = False
-empty = BODY(lambda ctx, lo, hi, tid: None)
-address = ctypes.cast(empty, ctypes.c_void_p)
 def work():
     while not stop:
         parallel_for(pool.handle, address, None, 8, 1)
@@ -315,8 +328,6 @@ def test_exit_without_use_and_by_sys_exit() -> None:
 
 def test_exit_while_a_region_runs() -> None:
     _process("""
-from stitchwork.backends.cpu.jit import compile_object, load_object
-from stitchwork.backends.cpu.target import Target
 text = '''
 define void @endless(ptr %c, i64 %lo, i64 %hi, i64 %t) {
   store atomic i64 1, ptr %c monotonic, align 8
@@ -328,7 +339,7 @@ l:
 x:
   ret void
 }'''
-loaded = load_object(compile_object(text, Target.host()), ["endless"])
+loaded = native_code(text, "endless")
 flag = ctypes.c_int64(0)
 args = (pool.handle, loaded.address("endless"), ctypes.addressof(flag), 3, 1)
 threading.Thread(target=parallel_for, args=args, daemon=True).start()
