@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from stitchwork.ir.graph import Module
 from stitchwork.ir.printer import _Printer, print_module
 from stitchwork.ir.scanner import Scanner, TextError
 from stitchwork.ir.types import TensorType
-from stitchwork.ops._op import REGISTRY, Op, Operand, current_module, operand, require_at_least
 from stitchwork.ops._text import parse_module
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
@@ -284,44 +282,22 @@ def test_damaged_text_is_read_or_refused(path: Path, start: int, length: int, pu
 
 
 # --- sizes that only a run tells ------------------------------------------------------------------------------
-@pytest.fixture
-def chosen() -> Iterator[str]:
-    """An op that keeps some elements of a vector, for the length of a test: how many, only the run tells."""
-
-    class Chosen(Op, name="chosen_for_test", internal=True):
-        """Some elements of x, and how many they are."""
-
-        x: Operand = operand("n", "any")
-
-        def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-            module = current_module()
-            assert module is not None
-            name = module.fresh_symbol("k")
-            module.bounds[name] = x.shape[0]
-            require_at_least(self.name, 2 * dims.symbol(name), 1, "something is chosen")
-            return x.with_shape((dims.symbol(name),)), TensorType(dtypes.int64, ())
-
-    yield Chosen.name
-    del REGISTRY[Chosen.name]
-
-
 TOLD = """module main(%x: f32[n]) {
   bound k.1 <= n
   bound k.2 <= k.1
-  guard chosen_for_test: 2*k.1 >= 1 "something is chosen"
-  guard chosen_for_test: 2*k.2 >= 1 "something is chosen"
-  %some, %count = chosen_for_test(%x) : f32[k.1], i64[]
-  %fewer, %number = chosen_for_test(%some) : f32[k.2], i64[]
-  %twice = addition(%fewer, %fewer) : f32[k.2]
-  return %twice
+  guard reduction_arg_maximum: -k.1 + 2147483648 >= 0 "positions fit into int32"
+  %some = non_zero_indices(%x) {size=<k.1>} : i32[k.1, 1]
+  %fewer = non_zero_indices(%some) {size=<k.2>} : i32[k.2, 2]
+  %last = reduction_arg_maximum(%some) {axes=(0,), keepdims=false} : i32[1]
+  return %fewer, %last
 }
 """
 
 
-def test_sizes_of_a_run_keep_their_names(chosen: str) -> None:
+def test_sizes_of_a_run_keep_their_names() -> None:
     module = parse_module(TOLD)
     assert print_module(module) == TOLD
-    assert list(module.bounds) == ["k.1", "k.2"] and len(module.guards) == 2
+    assert list(module.bounds) == ["k.1", "k.2"] and len(module.guards) == 1
     without_guards = "".join(line for line in TOLD.splitlines(keepends=True) if "guard" not in line)
     assert print_module(parse_module(without_guards), locations=False) == TOLD
 
@@ -329,13 +305,18 @@ def test_sizes_of_a_run_keep_their_names(chosen: str) -> None:
 @pytest.mark.parametrize(
     "old, new, why",
     [
-        ("bound k.2 <= k.1\n", "bound k.2 <= n\n", "must be bound by `bound NAME <= k.1`, once"),
-        ("f32[k.2], i64[]", "f32[k.1], i64[]", "must be bound by `bound NAME <= k.1`, once"),
-        ("f32[k.1], i64[]", "f32[n], i64[]", "must be bound by `bound NAME <= n`, once"),
-        ("%twice = addition(%fewer, %fewer) : f32[k.2]", "%twice = identity(%x) : f32[k.1]", "other types"),
+        ("bound k.2 <= k.1\n", "bound k.2 <= n\n", "`size` is not one that the run tells"),
+        ("size=<k.2>", "size=<k.1>", "`size` is not one that the run tells"),
+        ("size=<k.1>", "size=none", "other types"),
+        ("i32[k.1, 1]", "i32[n, 1]", "other types"),
+        ("%last = reduction_arg_maximum(%some) {axes=(0,), keepdims=false} : i32[1]",
+         "%last = non_zero_indices(%x) {size=<k.1>} : i32[k.1, 1]", "binds the size `k.1` a second time"),
+        ("%some = non_zero_indices(%x) {size=<k.1>} : i32[k.1, 1]",
+         "%some = coordinate_along_axis() {axis=0, shape=(<k.1>, 1), dtype=i32} : i32[k.1, 1]",
+         "uses the size `k.1` where it is not known"),
     ],
-)
-def test_wrong_sizes_of_a_run_are_refused(chosen: str, old: str, new: str, why: str) -> None:
+)  # fmt: skip
+def test_wrong_sizes_of_a_run_are_refused(old: str, new: str, why: str) -> None:
     assert old in TOLD
     with pytest.raises(TextError) as e:
         parse_module(TOLD.replace(old, new))

@@ -45,8 +45,9 @@ def check(case: Case, graph: Built) -> None:
     sizes = bind(graph)
     operands = [v for v in operation.operands if not v.is_token]
     graph.module.body.results = (*operands, *operation.results)
-    values = Interpreter(graph.module, sizes).run(*graph.arrays)
-    made = run_kernel(operation, dict(zip(operands, values[: len(operands)], strict=True)), sizes)
+    interpreter = Interpreter(graph.module, sizes)
+    values = interpreter.run(*graph.arrays)
+    made = run_kernel(operation, dict(zip(operands, values[: len(operands)], strict=True)), interpreter.sizes)
     for result, array, expected in zip(operation.results, made, values[len(operands) :], strict=True):
         assert array.shape == expected.shape and array.dtype == expected.dtype
         compare(array, expected, TOLERANCE.get(result.dtype.name, 0.0) * case.sample.tolerance)

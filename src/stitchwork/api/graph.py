@@ -20,6 +20,7 @@ from stitchwork.ir.dims import Size
 from stitchwork.ir.dtypes import DType, as_dtype, float32
 from stitchwork.ir.graph import Block, GuardKey, Module, Value, VariableState
 from stitchwork.ir.rewrite import Rewriter
+from stitchwork.ir.told import binders, drop_unbound, needs
 from stitchwork.ir.types import TOKEN, TensorType
 from stitchwork.ops import control_flow
 from stitchwork.ops._build import as_array, constant, order_after
@@ -240,7 +241,7 @@ class Graph(OpMethods):
     def _extract(self, targets: Any, feeds: Any) -> tuple[Module, list[Value]]:
         """A module of its own for some targets, and the placeholders that are its inputs."""
         wanted = [self._target(t) for t in _as_list(targets)]
-        needed = _needed(wanted)
+        needed = _needed(wanted, self.module)
         arguments = [v for v in self.module.body.arguments if v in needed] if feeds is None else list(feeds)
         for v in arguments:
             if not isinstance(v, Value) or v not in self.module.body.arguments:
@@ -285,7 +286,7 @@ class _Extract(Rewriter):
     def __init__(self, module: Module, arguments: list[Value], targets: list[Value]) -> None:
         super().__init__(module, lambda _o, _v: None)
         self.arguments, self.targets = arguments, targets
-        self.needed = _needed(targets)
+        self.needed = _needed(targets, module)
 
     def run(self) -> Module:
         body = self.source.body
@@ -298,6 +299,7 @@ class _Extract(Rewriter):
         asked, kept = set(_guards_of(body)), set(_guards_of(self.target.body))
         guards = self.target.guards  # those that only operations left out asked for go with them
         self.target.guards = {k: g for k, g in guards.items() if k in kept or k not in asked}
+        drop_unbound(self.target)
         return self.target
 
     def _operation(self, operation: Any) -> None:
@@ -316,10 +318,11 @@ def _guards_of(block: Block) -> Iterator[GuardKey]:
             yield from _guards_of(region)
 
 
-def _needed(targets: list[Value]) -> set[Value]:
+def _needed(targets: list[Value], module: Module) -> set[Value]:
     """Every value that the targets depend on."""
     from stitchwork.loops.stitch import free_values
 
+    known = binders(module)
     found: set[Value] = set()
     pending = list(targets)
     while pending:
@@ -328,7 +331,7 @@ def _needed(targets: list[Value]) -> set[Value]:
             continue
         found.add(v)
         if v.op is not None:
-            pending.extend(v.op.operands)
+            pending.extend(needs(v.op, known))
             for region in v.op.regions:
                 pending.extend(free_values(region))
     return found

@@ -1229,6 +1229,14 @@ def identity(x: TensorLike, *, name: str = "") -> Value:
 def stop_gradient(x: TensorLike, *, name: str = "") -> Value:
     """The tensor itself, a constant as far as gradients go."""
 
+def non_zero_indices(x: TensorLike, size: SizeLike | None = None, *, name: str = "") -> Value:
+    """Positions of the elements that are not 0, int32[n, rank] in row-major order, as NumPy's argwhere. NaN is not
+    0.
+    """
+
+def argwhere(x: TensorLike, size: SizeLike | None = None, *, name: str = "") -> Value:
+    """See `non_zero_indices`."""
+
 def normalize(
     x: TensorLike,
     mean: TensorLike,

@@ -1136,6 +1136,12 @@ class OpMethods:
         """The tensor itself, bit for bit."""
     def stop_gradient(self, x: TensorLike, *, name: str = "") -> Value:
         """The tensor itself, a constant as far as gradients go."""
+    def non_zero_indices(self, x: TensorLike, size: SizeLike | None = None, *, name: str = "") -> Value:
+        """Positions of the elements that are not 0, int32[n, rank] in row-major order, as NumPy's argwhere. NaN is
+        not 0.
+        """
+    def argwhere(self, x: TensorLike, size: SizeLike | None = None, *, name: str = "") -> Value:
+        """See `non_zero_indices`."""
     def normalize(
         self,
         x: TensorLike,

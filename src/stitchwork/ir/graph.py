@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stitchwork.errors import GraphError
-from stitchwork.ir.dims import Size
+from stitchwork.ir.dims import Dim, Size, symbol
 from stitchwork.ir.dtypes import DType
 from stitchwork.ir.types import TensorType, TokenType, Type
 
@@ -227,6 +227,8 @@ class Block:
         operation = Operation(op, operands, self, regions, (), location, self.module.take_asked())
         operation.results = tuple(Value(t, self, operation) for t in types)
         self.operations.append(operation)
+        if op.binds:
+            self.module.note_told(str(getattr(op, op.binds)), self)
         return operation
 
     def encloses(self, other: Block) -> bool:
@@ -273,7 +275,8 @@ class Module:
     name: str = "main"
     guards: dict[tuple[str, str, Size, Size], Guard] = field(default_factory=dict[Any, Guard])
     variables: dict[str, VariableState] = field(default_factory=dict[str, VariableState])
-    bounds: dict[str, Size] = field(default_factory=dict[str, Size])  # symbol bound at run time -> its upper bound
+    bounds: dict[str, Size] = field(default_factory=dict[str, Size])  # sizes that only a run tells, and what they
+    # cannot exceed: see stitchwork.ir.told
 
     def __post_init__(self) -> None:
         self.body = Block(self)
@@ -281,6 +284,7 @@ class Module:
         self._order: list[tuple[Value, ...]] = [()]
         self._next_symbol = 0
         self._asked: list[GuardKey] = []
+        self._homes: dict[str, list[Block]] = {}  # of `bounds`, the blocks that find each
 
     @property
     def block(self) -> Block:
@@ -319,6 +323,21 @@ class Module:
         """A symbol name not given by the user (users' names are identifiers; these hold a dot)."""
         self._next_symbol += 1
         return f"{prefix}.{self._next_symbol}"
+
+    def new_told(self, prefix: str, bound: Size) -> Dim:
+        """A size that only a run tells, and what it cannot exceed."""
+        name = self.fresh_symbol(prefix)
+        self.bounds[name] = bound
+        return symbol(name)
+
+    def note_told(self, name: str, block: Block) -> None:
+        """An operation of `block` finds a size of `bounds`."""
+        self._homes.setdefault(name, []).append(block)
+
+    def is_visible(self, name: str, block: Block) -> bool:
+        """False where a size is found only inside blocks that do not enclose this one."""
+        homes = self._homes.get(name)
+        return homes is None or any(home.encloses(block) for home in homes)
 
     def add_guard(self, guard: Guard) -> GuardKey:
         key = (guard.op, guard.relation, guard.a, guard.b)

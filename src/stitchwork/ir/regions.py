@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from stitchwork.ir.graph import Block, Operation, Value
+from stitchwork.ir.told import binders, needs
 
 # What takes an operation's place in a copy: values made in the current block, or None to copy it.
 Replace = Callable[[Operation], Sequence[Value] | None]
@@ -65,10 +66,11 @@ def _copy_region(source: Block, parent: Block, values: dict[Value, Value], repla
 def drop_dead(region: Block) -> None:
     """Drop, in place, operations that the results of a region do not need. For regions without writes."""
     live: set[Value | str] = set(region.results)
+    known = binders(region.module, region)
     kept: list[Operation] = []
     for operation in reversed(region.operations):
         if any(r in live for r in operation.results):
             kept.append(operation)
-            live.update(operation.operands)
+            live.update(needs(operation, known))
             live.update(k for r in operation.regions for k in used(r))
     region.operations = kept[::-1]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from stitchwork.errors import VerifyError
 from stitchwork.ir.graph import Block, Module, Value
+from stitchwork.ir.told import misplaced
 
 
 def verify(module: Module, after: str) -> None:
-    """Check that every value is defined before it is used, in a block that encloses its use, and that arguments,
-    results and regions belong where they stand. Raises VerifyError, naming the step `after` which a rule was broken."""
+    """Check that every value is defined before it is used, in a block that encloses its use, that arguments, results
+    and regions belong where they stand, and that sizes told by the run are known where they are used. Raises
+    VerifyError, naming the step `after` which a rule was broken."""
     _block(module.body, set(), after)
+    problem = misplaced(module)
+    if problem:
+        raise VerifyError(f"after {after}: {problem}")
 
 
 def _block(block: Block, outer: set[Value], after: str) -> None:

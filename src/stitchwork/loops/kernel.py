@@ -6,12 +6,14 @@ the `key` of their buffers. An instruction list is the whole program; loops and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Size
 from stitchwork.ir.graph import Array, Guard, Operation
+from stitchwork.ir.intervals import product_bound
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.expr import Axis, Buffer, Expr
 from stitchwork.loops.nest import Statement
@@ -30,6 +32,10 @@ class Storage:
     @property
     def bytes(self) -> Size:
         return dims.product(self.type.shape) * self.type.dtype.itemsize
+
+    def capacity(self, bounds: Mapping[str, Size]) -> Size:
+        """Bytes that are enough, whatever the sizes that the run binds turn out to be."""
+        return product_bound(self.type.shape, bounds) * self.type.dtype.itemsize if bounds else self.bytes
 
     def __repr__(self) -> str:
         return f"{self.kind} {self.name or self.number}: {self.type}"
@@ -127,13 +133,21 @@ class Loop:
 
 @dataclass(eq=False)
 class Bind:
-    """Give a symbol the value of an i64 element, clipped to its bound: a size that only the run itself tells."""
+    """Give a symbol the value of an integer element: a size that only the run itself tells."""
 
     symbol: str
     source: Storage
 
 
-Instruction = Launch | Copy | Branch | Loop | Bind
+@dataclass(eq=False)
+class Check:
+    """End the run where a guard does not hold: number `number` of the program's checks."""
+
+    guard: Guard
+    number: int
+
+
+Instruction = Launch | Copy | Branch | Loop | Bind | Check
 
 
 @dataclass(eq=False)
@@ -148,7 +162,8 @@ class Program:
     temporaries: list[Storage]
     symbols: list[str]
     guards: list[Guard]
-    bounds: dict[str, Size]  # symbols that the run itself binds, and their upper bounds
+    checks: list[Guard]  # about sizes that the run itself binds, checked once they are known
+    bounds: dict[str, Size]  # symbols that the run itself binds, and what they cannot exceed
     notes: list[str] = field(default_factory=list[str])  # what was stitched into what, and why not
 
 

@@ -48,21 +48,21 @@ def plan(program: Program) -> Arena:
     free_from: list[int] = []
     slot_of: dict[Storage, int] = {}
     for storage in sorted((s for s in first if s.kind == "temporary"), key=lambda s: first[s]):
-        slot = _best_slot(storage, first[storage], sizes, free_from)
+        wanted = storage.capacity(program.bounds)
+        slot = _best_slot(wanted, first[storage], sizes, free_from)
         if slot is None:
             slot = len(sizes)
             sizes.append(0)
             free_from.append(0)
-        sizes[slot] = dims.maximum(sizes[slot], storage.bytes)
+        sizes[slot] = dims.maximum(sizes[slot], wanted)
         free_from[slot] = last[storage] + 1
         slot_of[storage] = slot
     return Arena([dims.ceildiv(n, ALIGNMENT) * ALIGNMENT for n in sizes], slot_of)
 
 
-def _best_slot(storage: Storage, start: int, sizes: list[Size], free_from: list[int]) -> int | None:
+def _best_slot(wanted: Size, start: int, sizes: list[Size], free_from: list[int]) -> int | None:
     """The free slot whose size is nearest, as far as sizes can be compared before they are known. A slot is as large as
     the largest of what it holds, so a wrong guess costs memory and nothing else."""
-    wanted = storage.bytes
     best: tuple[float, int] | None = None
     for k, size in enumerate(sizes):
         if free_from[k] > start:
@@ -137,7 +137,7 @@ def storages_of(instruction: Instruction) -> list[Storage]:
             return [instruction.source, instruction.target]
         case Bind():
             return [instruction.source]
-        case _:
+        case _:  # a check touches none
             return []
 
 

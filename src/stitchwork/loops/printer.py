@@ -29,6 +29,7 @@ from stitchwork.loops.expr import (
 from stitchwork.loops.kernel import (
     Bind,
     Branch,
+    Check,
     Copy,
     Instruction,
     Kernel,
@@ -256,6 +257,8 @@ class _Program:
                 return [f"copy {self.names.storage(target)} = {self.names.storage(source)}"]
             case Bind(symbol, source):
                 return [f"bind {symbol} = {self.names.storage(source)}"]
+            case Check(guard):
+                return [f"check {guard.a} {guard.relation} {guard.b}"]
             case Branch(predicate, then, otherwise):
                 head = f"if {self.names.storage(predicate)}"
                 return [head, *self.instructions(then, "  "), "else", *self.instructions(otherwise, "  ")]

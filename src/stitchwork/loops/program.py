@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from stitchwork.ir import dims
-from stitchwork.ir.graph import Block, Module, Operation, Value, VariableState, constant_array
+from stitchwork.ir.graph import Block, Guard, Module, Operation, Value, VariableState, constant_array
+from stitchwork.ir.told import binders, bound_by, symbols_in
 from stitchwork.ir.types import TensorType
 from stitchwork.loops.complex import split_kernel, split_nest
 from stitchwork.loops.expr import Buffer, Expr, Load, axes_for, loads, transform
 from stitchwork.loops.kernel import (
     Bind,
     Branch,
+    Check,
     Copy,
     Instruction,
     Kernel,
@@ -44,6 +46,11 @@ class _Lowering:
         self.variables = {n: _variable_storage(k, v) for k, (n, v) in enumerate(module.variables.items())}
         self.temporaries: list[Storage] = []
         self.notes: list[str] = []
+        self.told = frozenset(module.bounds)
+        known = binders(module)
+        self.bounds = {s: n for s, n in module.bounds.items() if s in known}
+        self.known: list[str] = []  # of `told`, those that are bound where instructions are made now
+        self.checks: list[Guard] = []
 
     def run(self) -> Program:
         body = self.module.body
@@ -58,12 +65,10 @@ class _Lowering:
             source = self.storage(value)
             if source is not output:
                 instructions.append(Copy(source, output))
-        symbols = sorted(
-            {s for v in body.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.module.bounds)
-        )
+        symbols = sorted({s for v in body.arguments for n in v.shape for s in dims.symbols_of(n)} | set(self.bounds))
         constants = list(self.constants.values())
         variables = list(self.variables.values())
-        guards = list(self.module.guards.values())
+        before = [g for g in self.module.guards.values() if self.told.isdisjoint(symbols_in((g.a, g.b)))]
         return Program(
             instructions,
             inputs,
@@ -72,8 +77,9 @@ class _Lowering:
             variables,
             self.temporaries,
             symbols,
-            guards,
-            dict(self.module.bounds),
+            before,
+            self.checks,
+            self.bounds,
             self.notes,
         )
 
@@ -110,6 +116,7 @@ class _Lowering:
     # --- blocks -------------------------------------------------------------------------------------------------------
     def block(self, block: Block, sinks: dict[Value, Storage], owns_arguments: bool = False) -> list[Instruction]:
         """Instructions of a block; `sinks` says where results that this block computes should go."""
+        known = len(self.known)
         stitcher = BlockStitcher(block, self.routine, self.resolve, self.notes, owns_arguments)
         groups = stitcher.run()
         made: list[Instruction] = []
@@ -128,7 +135,8 @@ class _Lowering:
                     self._overwrite(last.operation)
                 self._outputs(group, sinks)
                 made += [Launch(k) for k in self._kernels(group)]
-                made += self._binds(last.operation)
+                made += self._bind(last.operation)
+        del self.known[known:]
         return made
 
     def _overwrite(self, operation: Operation) -> None:
@@ -141,13 +149,19 @@ class _Lowering:
             if value not in self.storages:
                 self.storages[value] = sinks.get(value) or self.temporary(value.tensor, value.name)
 
-    def _binds(self, operation: Operation) -> list[Instruction]:
-        """Sizes that only the run tells: an op with such a result gives its count as a further result."""
-        symbols = {s for v in operation.results for n in v.shape for s in dims.symbols_of(n)} & set(self.module.bounds)
-        own = [
-            s for s in symbols if s not in {x for v in operation.operands for n in v.shape for x in dims.symbols_of(n)}
-        ]
-        return [Bind(s, self.storage(operation.results[-1])) for s in own]
+    def _bind(self, operation: Operation) -> list[Instruction]:
+        """The size that an operation has told, and the checks that waited for it."""
+        name = bound_by(operation)
+        if not name:
+            return []
+        self.known.append(name)
+        made: list[Instruction] = [Bind(name, self.storage(operation.results[-1]))]
+        for guard in self.module.guards.values():
+            about = symbols_in((guard.a, guard.b)) & self.told
+            if name in about and about <= set(self.known):
+                made.append(Check(guard, len(self.checks)))
+                self.checks.append(guard)
+        return made
 
     def _read(
         self, operation: Operation, stitcher: BlockStitcher, groups: list[Group], made: list[Instruction]

@@ -14,6 +14,7 @@ from stitchwork.ir import dtypes
 from stitchwork.ir.dims import Dim
 from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import OPERATORS, Module, Value
+from stitchwork.ir.told import symbols_in
 from stitchwork.ir.types import TensorType, Type
 from stitchwork.ops._op import REGISTRY, Op, Operand, building, check_operands, current_module
 
@@ -38,6 +39,8 @@ def build(cls: type[Op], grouped: Sequence[Any], attrs: dict[str, Any], module: 
         op = cls(segments=_segments(cls, grouped), **attrs)
         results = op.infer(*(t for t, s in zip(types, cls.operands.values(), strict=True) if not s.token))
     many = results if isinstance(results, tuple) else (results,)
+    if module.bounds:
+        _refuse_hidden_sizes(op, many, module)
     flat = flatten(grouped)
     operation = module.block.append(op, flat, many, (), user_location())
     _follow_sizes(op, types, grouped, operation.results)
@@ -45,6 +48,17 @@ def build(cls: type[Op], grouped: Sequence[Any], attrs: dict[str, Any], module: 
     if module.order and not cls.effect and all(not v.is_token for v in made):
         made = tuple(order_after(v, module.order) for v in made)
     return made if isinstance(results, tuple) else made[0]
+
+
+def _refuse_hidden_sizes(op: Op, results: tuple[Type, ...], module: Module) -> None:
+    """Raises GraphError for a size that is known only inside a block that has ended."""
+    for name in symbols_in((*results, *(getattr(op, a) for a in op.attributes()))):
+        if not module.is_visible(name, module.block):
+            raise GraphError(
+                op.name,
+                f"the size `{name}` is known only inside the block that finds it, which has ended",
+                hint="use the size inside that block",
+            )
 
 
 def order_after(value: Value, tokens: tuple[Value, ...]) -> Value:

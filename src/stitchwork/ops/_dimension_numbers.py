@@ -47,8 +47,12 @@ class Numbers:
         """The indices' shape without the vectors."""
         return tuple(n for d, n in enumerate(shape) if d != self.vector_dim)
 
-    def check(self, op: Op, operand: Shape, indices: Shape, window: Shape, windowed_rank: int) -> None:
-        """Raise OpError unless these numbers, with windows of `window` per operand dim, fit the shapes."""
+    def check(self, op: Op, operand: Shape, indices: Shape, window: Shape, windowed_rank: int, clamp: bool) -> None:
+        """Raise OpError unless these numbers, with windows of `window` per operand dim, fit the shapes.
+
+        clamp: windows are moved inside, so there must be room for one. Without it an operand may have no elements: then
+        every index is outside.
+        """
         rank, outer = self.rank, len(indices) - (self.vector_dim < len(indices))
         lists = {
             "window dims": (self.window_dims, windowed_rank),
@@ -79,9 +83,10 @@ class Numbers:
         self._check_batching(op, operand, indices)
         for d, (n, w) in enumerate(zip(operand, window, strict=True)):
             alone = d in self.dropped or d in self.batching
+            anywhere = d in self.batching or (d in self.dropped and d in self.index_map and not clamp)
             if (alone and w != 1) or not (
                 require_at_least(op.name, w, 0, f"window[{d}] >= 0")
-                and require_at_least(op.name, n - w, 0, f"window[{d}] fits")
+                and (anywhere or require_at_least(op.name, n - w, 0, f"window[{d}] fits"))
             ):
                 raise op.fail(
                     "a window does not fit the operand",

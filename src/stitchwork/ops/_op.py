@@ -110,6 +110,7 @@ class Op:
         None  # the operand that `loops` can overwrite: then it is given as the result, too
     )
     internal: ClassVar[bool] = False  # made by the compiler only: no function, no Graph method
+    binds: ClassVar[str] = ""  # the attribute with a size that the run tells; the last result of `loops` holds it
     synonyms: ClassVar[dict[str, str]] = {}  # other spellings of arguments, as in {"axis": "axes"}
     alias: ClassVar[bool] = False  # the result is the first operand's elements in their order: no copy is needed
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -323,6 +324,18 @@ def _show(t: Any) -> str:
 
 def _compact(spec: str) -> str:
     return ", ".join(d.name for d in dtypes.group(spec))
+
+
+def told_by_run(op: str, given: Any, bound: Size, prefix: str) -> Dim:
+    """A size of a result that only the run tells, at most `bound`: a new one where none is given."""
+    module = current_module()
+    assert module is not None
+    if given is None:
+        return module.new_told(prefix, bound)
+    if not isinstance(given, Dim) or module.bounds.get(str(given)) != bound:
+        expected = "nothing, or a size made for this op"
+        raise OpError(op, "`size` is not one that the run tells", expected=expected, got=str(given))
+    return given
 
 
 def require_equal(op: str, a: Size, b: Size, what: str, module: Module | None = None) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from stitchwork.errors import OpError
 from stitchwork.ir import dims
-from stitchwork.ir.dims import Dim, Size
-from stitchwork.ir.graph import Block, Guard, Module, Operation, Value
+from stitchwork.ir.dims import Size
+from stitchwork.ir.graph import Block, Module, Operation, Value
 from stitchwork.ir.types import TensorType, Type
 from stitchwork.ops._build import build, constant, flatten
 from stitchwork.ops._op import Op, check_operands, require_equal
@@ -16,55 +16,24 @@ from stitchwork.ops._op import Op, check_operands, require_equal
 Types = tuple[Type, ...]
 
 
-class Rebuilder:
-    """Builds the operations of one module, checked as a person's calls are. Its methods raise OpError."""
-
-    def __init__(self) -> None:
-        self.claimed: set[str] = set()  # the sizes that only a run tells, each bound by one operation
-
-    def rebuild(
-        self,
-        cls: type[Op],
-        grouped: Sequence[Any],
-        attributes: dict[str, Any],
-        declared: Types,
-        regions: tuple[Block, ...],
-        module: Module,
-    ) -> Operation:
-        """The operation, at the end of the module's current block, with results of the declared types."""
-        bounds, guards = len(module.bounds), len(module.guards)
-        operation = _make(cls, grouped, attributes, declared, regions, module)
-        _check_variable(operation)
-        inferred = tuple(v.type for v in operation.results)
-        if len(inferred) == len(declared):
-            renamed = self._rename(inferred, declared, list(module.bounds)[bounds:], module)
-            _rename_guards(list(module.guards)[guards:], renamed, module)
-            inferred = tuple(_renamed(t, renamed) for t in inferred)
-        if len(inferred) != len(declared) or not all(map(_agree, inferred, declared, [operation] * len(declared))):
-            raise OpError(cls.name, "the results have other types", expected=_show(inferred), got=_show(declared))
-        for value, type_ in zip(operation.results, declared, strict=True):
-            value.type = type_
-        return operation
-
-    def _rename(self, inferred: Types, declared: Types, fresh: list[str], module: Module) -> dict[str, Size]:
-        """What the text calls the sizes that `infer` has just named."""
-        renamed: dict[str, Size] = {}
-        for mine, theirs in zip(inferred, declared, strict=True):
-            if not isinstance(mine, TensorType) or not isinstance(theirs, TensorType):
-                continue
-            for a, b in zip(mine.shape, theirs.shape, strict=False):
-                if str(a) in fresh and str(b) in module.bounds and str(a) not in renamed:
-                    renamed[str(a)] = b
-        for name in fresh:
-            bound, label = module.bounds.pop(name), str(renamed.get(name))
-            if name not in renamed or label in self.claimed or module.bounds[label] != bound:
-                raise OpError(
-                    "sizes",
-                    f"a size of the results must be bound by `bound NAME <= {bound}`, once",
-                    got=_show(declared),
-                )
-            self.claimed.add(label)
-        return renamed
+def rebuild(
+    cls: type[Op],
+    grouped: Sequence[Any],
+    attributes: dict[str, Any],
+    declared: Types,
+    regions: tuple[Block, ...],
+    module: Module,
+) -> Operation:
+    """The operation, at the end of the module's current block, with results of the declared types, checked as a
+    person's call is. Raises OpError."""
+    operation = _make(cls, grouped, attributes, declared, regions, module)
+    _check_variable(operation)
+    inferred = tuple(v.type for v in operation.results)
+    if len(inferred) != len(declared) or not all(map(_agree, inferred, declared, [operation] * len(declared))):
+        raise OpError(cls.name, "the results have other types", expected=_show(inferred), got=_show(declared))
+    for value, type_ in zip(operation.results, declared, strict=True):
+        value.type = type_
+    return operation
 
 
 def _make(
@@ -111,19 +80,6 @@ def _check_variable(operation: Operation) -> None:
         )
 
 
-def _rename_guards(made: list[tuple[str, str, Size, Size]], renamed: Mapping[str, Size], module: Module) -> None:
-    for key in made if renamed else ():
-        g = module.guards.pop(key)
-        a, b = dims.substitute(g.a, renamed), dims.substitute(g.b, renamed)
-        module.add_guard(Guard(g.op, g.what, g.relation, a, b, g.location))
-
-
-def _renamed(type_: Type, renamed: Mapping[str, Size]) -> Type:
-    if not renamed or not isinstance(type_, TensorType):
-        return type_
-    return type_.with_shape(tuple(dims.substitute(n, renamed) for n in type_.shape))
-
-
 def _agree(inferred: Type, declared: Type, operation: Operation) -> bool:
     """True where the types are equal, or a guard can make sure of it: equal sizes need not have one form."""
     if inferred == declared:
@@ -135,14 +91,14 @@ def _agree(inferred: Type, declared: Type, operation: Operation) -> bool:
     module = operation.block.module
     for a, b in zip(inferred.shape, declared.shape, strict=True):
         if a != b and (_is_told_by_run(a, module) or _is_told_by_run(b, module)):
-            return False  # guards are checked before the run
+            return False  # such a size has one name, which its operation gives it
         if not require_equal(operation.op.name, a, b, f"size {b} of a result", module):
             return False
     return True
 
 
 def _is_told_by_run(n: Size, module: Module) -> bool:
-    return isinstance(n, Dim) and not dims.symbols_of(n).isdisjoint(module.bounds)
+    return not dims.symbols_of(n).isdisjoint(module.bounds)
 
 
 def _show(types: Types) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from stitchwork.errors import StitchworkError
 from stitchwork.ir import dims
-from stitchwork.ir.dims import Dim
 from stitchwork.ir.graph import Array, Block, Guard, Module, Value, VariableState
 from stitchwork.ir.scanner import Scanner, TextError
+from stitchwork.ir.told import misplaced, symbols_in
 from stitchwork.ir.types import TensorType, Type
 from stitchwork.ops._op import REGISTRY, Op, building
-from stitchwork.ops._rebuild import Rebuilder
+from stitchwork.ops._rebuild import rebuild
 
 _DEPTH = 64  # of regions inside regions
 _NUMBERED = re.compile(r"\w\.(\d{1,18})\b")  # the number in the name of a symbol that no user gave
@@ -42,7 +42,6 @@ class _Reader:
         self.lines = self._scanners(text)
         self.scopes: list[dict[str, Value]] = [{}]
         self.symbols: set[str] = set()
-        self.rebuilder = Rebuilder()
         self.last_symbol = max((int(n) for n in _NUMBERED.findall(text)), default=0)
         self.line = next(self.lines)
 
@@ -67,7 +66,7 @@ class _Reader:
         self.end_line()
         self._header(made)
         self.symbols = _bound_by(made.body.arguments) | set(made.bounds)
-        # Sizes that only a run tells get new names in `infer`, which must not be names of the text.
+        # Symbols made later, for sizes that only a run tells, must not have names of the text.
         made._next_symbol = self.last_symbol  # pyright: ignore[reportPrivateUsage]
         for guard in made.guards.values():
             self._check_symbols((guard.a, guard.b))
@@ -76,6 +75,9 @@ class _Reader:
             self._block(made.body, "return", 0)
         if self.line.rest:
             raise self.line.fail("unexpected text", "the end of the text")
+        problem = misplaced(made)
+        if problem:
+            raise TextError("text", problem, at=self.source)
         return made
 
     def _header(self, module: Module) -> None:
@@ -187,7 +189,7 @@ class _Reader:
 
     def _check_symbols(self, x: Any) -> None:
         """Every size that occurs must be one that inputs give, or that an operation binds."""
-        unknown = _symbols(x) - self.symbols
+        unknown = symbols_in(x) - self.symbols
         if unknown:
             raise self.line.fail(
                 "a size is not known", "sizes that are a dim of an input, or bound", ", ".join(sorted(unknown))
@@ -209,7 +211,7 @@ class _Reader:
         self.end_line()
         regions = self._regions(block, depth)
         with _refusals(cls, line):
-            operation = self.rebuilder.rebuild(cls, grouped, attributes, declared, regions, block.module)
+            operation = rebuild(cls, grouped, attributes, declared, regions, block.module)
         operation.location = location
         for (key, own), value in zip(names, operation.results, strict=True):
             value.name = own
@@ -292,14 +294,3 @@ def _bound_by(arguments: list[Value]) -> set[str]:
     """The symbols that inputs of these types give: those which are a dim by themselves."""
     sizes = [n for v in arguments if isinstance(v.type, TensorType) for n in v.type.shape]
     return {str(n) for n in sizes if str(n) in dims.symbols_of(n)}
-
-
-def _symbols(x: Any) -> frozenset[str]:
-    """The symbols in sizes, types, and tuples of them."""
-    if isinstance(x, Dim):
-        return dims.symbols_of(x)
-    if isinstance(x, TensorType):
-        return _symbols(x.shape)
-    if isinstance(x, tuple):
-        return frozenset[str]().union(*map(_symbols, cast("tuple[Any, ...]", x)))
-    return frozenset()

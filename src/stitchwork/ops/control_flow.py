@@ -15,6 +15,7 @@ from stitchwork.errors import GraphError, OpError, user_location
 from stitchwork.ir import dtypes
 from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Block, Module, Value
+from stitchwork.ir.told import symbols_in
 from stitchwork.ir.types import TOKEN, TensorType, TokenType, Type
 from stitchwork.ops._build import F, as_array, constant
 from stitchwork.ops._op import Array, Op, Operand, building, current_module, operand, require_equal
@@ -226,7 +227,24 @@ def _trace(
         _check_takes(op, what, block, values)
         made = block(*values)
         region.results = tuple(as_value(op, f"{what} result", x, None, module, token=True) for x in _as_list(made))
+    _refuse_hidden_sizes(op, what, region)
     return region, not isinstance(made, list | tuple | type(None))
+
+
+def _refuse_hidden_sizes(op: str, what: str, region: Block) -> None:
+    """Raises GraphError where a block returns a tensor of a size that is found inside of it."""
+    module, outside = region.module, region.parent
+    assert outside is not None
+    for value in region.results:
+        hidden = [s for s in symbols_in(value.type) if not module.is_visible(s, outside)]
+        if hidden:
+            raise GraphError(
+                op,
+                f"`{what}` returns a tensor whose size `{hidden[0]}` is known only when the block has run",
+                expected="tensors of sizes that are known before",
+                got=str(value.type),
+                hint="return what is computed from it: a sum, a count, or a scatter into a tensor of known size",
+            )
 
 
 def _check_takes(op: str, what: str, block: Callable[..., Any], values: list[Value]) -> None:

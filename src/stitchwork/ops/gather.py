@@ -131,7 +131,8 @@ class GatherND(Op, name="gather_nd"):
         yield sample((2, 4, 3), np.array([[[1], [0]], [[3], [3]]], np.int32), batch_dims=1)
         yield sample((4, 5), np.zeros((3, 0), np.int32))
         yield sample((4, 5), np.array([3, 2], np.uint8))
-        yield Sample(((4, 5), np.zeros((0, 2), np.int32)), {}, grad=False)
+        yield sample((4, 5), np.zeros((0, 2), np.int32))
+        yield sample((0, 5), np.array([[0, 1], [-1, 0]], np.int32))
         yield Sample(((4,), np.array([[1], [9]])), {}, dtype="bool", grad=False)
 
     @classmethod
@@ -201,8 +202,9 @@ class Gather(Op, name="gather", aliases=("take",)):
         yield sample((4, 5, 2), np.array(2, np.uint8), axis=-2)
         yield sample((2, 4, 3), np.array([[1, 0], [3, 3]], np.int32), axis=1, batch_dims=1)
         yield sample((2, 3, 4), np.array([[1, 0], [3, 3]], np.int32), axis=2, batch_dims=1)
-        yield Sample(((4, 5), np.zeros((0,), np.int32)), {}, grad=False)
-        yield Sample(((0, 5), np.array([0, -1], np.int32)), {}, grad=False)
+        yield sample((4, 5), np.zeros((0,), np.int32))
+        yield sample((0, 5), np.array([0, -1], np.int32))
+        yield sample((0, 5, 2), np.zeros((0, 3), np.int32), axis=1, batch_dims=1)
         yield Sample(((4, 5), np.array([1], np.int32)), {}, dtype="bf16", grad=False)
 
     @classmethod
@@ -255,6 +257,7 @@ class GatherAlongAxis(Op, name="gather_along_axis", aliases=("take_along_axis",)
         yield sample((4, 3), np.array([[0, 3, -1], [1, 1, 4]]), axis=0)
         yield sample((4, 3), np.array([[2, 1]], np.int32))
         yield sample((3,), np.array([2, 2, 0, 1], np.int32))
+        yield sample((4, 0), np.array([[0, 1]], np.int32))
 
     @classmethod
     def rejects(cls) -> Iterator[tuple[str, Sample]]:

@@ -66,7 +66,7 @@ class GatherGeneral(Op, name="gather_general", internal=True):
             raise self.fail("`slice_sizes` does not have one entry per dim", expected=str(x.rank), got=str(self.window))
         numbers = self.numbers(x.rank)
         rank = indices.rank - (self.index_vector_dim < indices.rank) + len(self.offset_dims)
-        numbers.check(self, x.shape, indices.shape, self.window, rank)
+        numbers.check(self, x.shape, indices.shape, self.window, rank, self.outside == "clamp")
         outer = iter(numbers.index_dims(indices.shape))
         inner = iter(self.window[d] for d in numbers.kept)
         return x.with_shape(tuple(next(inner) if d in self.offset_dims else next(outer) for d in range(rank)))

@@ -242,7 +242,8 @@ def check_scatter(op: Op, general: ScatterGeneral, x: TensorType, indices: Tenso
             expected=f"{len(numbers.kept)} dims of {updates}",
             got=str(general.update_window_dims),
         )
-    numbers.check(op, x.shape, indices.shape, general.window(x.rank, updates.shape), updates.rank)
+    numbers.check(op, x.shape, indices.shape, general.window(x.rank, updates.shape), updates.rank,
+                  general.outside == "clamp")  # fmt: skip
     outer = [updates.shape[d] for d in numbers.outer(updates.rank)]
     for d, (a, b) in enumerate(zip(outer, numbers.index_dims(indices.shape), strict=True)):
         if not require_equal(op.name, a, b, f"updates and indices agree in dim {d}"):

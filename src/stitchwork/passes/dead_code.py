@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stitchwork.ir.graph import Block, Module, Operation, Value
 from stitchwork.ir.rewrite import Rewriter
+from stitchwork.ir.told import Binders, binders, drop_unbound, needs
 from stitchwork.passes.base import PassResult
 
 
@@ -18,29 +19,31 @@ class DeadCode:
 
     def run(self, module: Module) -> PassResult:
         live: set[Operation] = set()
-        self._mark(module.body, live)
+        self._mark(module.body, live, binders(module))
         total = count_operations(module.body)
         if count_live(module.body, live) == total:
             return PassResult(module, False)
-        return PassResult(_Sweep(module, live).run(), True)
+        swept = _Sweep(module, live).run()
+        drop_unbound(swept)
+        return PassResult(swept, True)
 
-    def _mark(self, block: Block, live: set[Operation]) -> None:
+    def _mark(self, block: Block, live: set[Operation], known: Binders) -> None:
         pending: list[Value] = list(block.results)
         for operation in block.operations:
             if self.keep_writes and has_writes(operation):
-                self._keep(operation, live, pending)
+                self._keep(operation, live, pending, known)
         while pending:
             value = pending.pop()
             if value.op is not None and value.op not in live:
-                self._keep(value.op, live, pending)
+                self._keep(value.op, live, pending, known)
 
-    def _keep(self, operation: Operation, live: set[Operation], pending: list[Value]) -> None:
+    def _keep(self, operation: Operation, live: set[Operation], pending: list[Value], known: Binders) -> None:
         if operation in live:
             return
         live.add(operation)
-        pending.extend(operation.operands)
+        pending.extend(needs(operation, known))
         for region in operation.regions:
-            self._mark(region, live)
+            self._mark(region, live, known)
             pending.extend(_captured(region, live))
 
 

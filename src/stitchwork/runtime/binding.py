@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,10 @@ from stitchwork.errors import ExecutionError, FeedError
 from stitchwork.ir import dims
 from stitchwork.ir.dims import Dim, Size, python_source
 from stitchwork.ir.graph import Guard
+from stitchwork.ir.intervals import product_bound, upper_bound
+from stitchwork.ir.told import symbols_in
 from stitchwork.ir.types import TensorType
-from stitchwork.loops.kernel import Storage
+from stitchwork.loops.kernel import Program, Storage
 
 _UNNAMED = re.compile(r"\bd\.\d+")  # see Module.fresh_symbol
 Shapes = tuple[tuple[int, ...], ...]
@@ -22,9 +24,14 @@ NO_ARENA = 64  # arena bytes of a program without temporaries
 
 @dataclass(frozen=True)
 class Bound:
-    """What one set of input shapes leads to."""
+    """What one set of input shapes leads to.
+
+    `outputs` are the shapes to allocate results with: of one whose size only the run tells, a vector that is long
+    enough. `initial` are the symbols' values before the run.
+    """
 
     symbols: dict[str, int]
+    initial: array[int]
     outputs: tuple[tuple[int, ...], ...]
     plan: array[int]
     plan_address: int
@@ -34,31 +41,28 @@ class Bound:
 class Binder:
     """Binds symbols to the sizes of inputs and evaluates every size of a program at once."""
 
-    def __init__(
-        self,
-        inputs: Sequence[Storage],
-        outputs: Sequence[Storage],
-        symbols: Sequence[str],
-        slots: Sequence[Size],
-        scratch: Size,
-        guards: Sequence[Guard],
-        bounds: dict[str, Size],
-        threads: int,
-    ) -> None:
-        self.inputs, self.outputs, self.symbols, self.guards, self.bounds = inputs, outputs, symbols, guards, bounds
+    def __init__(self, program: Program, slots: Sequence[Size], scratch: Size, threads: int) -> None:
+        self.inputs, self.symbols, self.guards = program.inputs, program.symbols, program.guards
+        self.checks, self.told = program.checks, program.bounds
         self.threads = threads
-        self.places = _places(inputs)
-        sizes = [*slots, scratch, *(n for s in outputs for n in s.type.shape)]
-        self.evaluate = compile_sizes(sizes, symbols)
+        self.places = _places(program.inputs)
+        types = [s.type for s in program.outputs]
+        # Results whose shapes are known when the run is over, by number.
+        self.late = {k: t.shape for k, t in enumerate(types) if not symbols_in(t).isdisjoint(self.told)}
+        allocated = [(product_bound(t.shape, self.told),) if k in self.late else t.shape for k, t in enumerate(types)]
+        self.ranks = [len(shape) for shape in allocated]
+        sizes = [*slots, upper_bound(scratch, self.told), *(n for shape in allocated for n in shape)]
+        self.evaluate = compile_sizes(sizes, self.symbols)
         self.slots = len(slots)
 
     def bind(self, shapes: Shapes) -> Bound:
         """Everything for these input shapes. Raises FeedError where they do not fit."""
         symbols = bind_symbols([s.type for s in self.inputs], shapes, [s.name for s in self.inputs])
-        for name, bound in self.bounds.items():
-            symbols[name] = dims.evaluate(bound, symbols)
-        self._check_guards(symbols)
-        sizes = self.evaluate(*(symbols[s] for s in self.symbols))
+        for g in self.guards:
+            if not _holds(g, symbols):
+                raise FeedError(g.op, f"sizes do not fit: {g.what}", **self._details(g, symbols))
+        values = array("q", [symbols.get(s, 0) for s in self.symbols])
+        sizes = self.evaluate(*values)
         slots, scratch, rest = sizes[: self.slots], sizes[self.slots], sizes[self.slots + 1 :]
         offsets: list[int] = []
         total = 0
@@ -67,34 +71,45 @@ class Binder:
             total += max(n, 0)
         scratch = (scratch + 127) // 64 * 64 if scratch else 0
         try:
-            plan = array("q", [*(symbols[s] for s in self.symbols), *offsets, total, scratch])
+            plan = array("q", [*values, *offsets, total, scratch])
         except OverflowError:
             raise ExecutionError(
                 "run", "the temporaries do not fit into memory", got=f"{total + scratch:,} bytes"
             ) from None
         outputs: list[tuple[int, ...]] = []
         position = 0
-        for s in self.outputs:
-            outputs.append(tuple(rest[position : position + s.type.rank]))
-            position += s.type.rank
-        return Bound(symbols, tuple(outputs), plan, plan.buffer_info()[0], total + scratch * self.threads + 64)
+        for rank in self.ranks:
+            outputs.append(tuple(rest[position : position + rank]))
+            position += rank
+        arena = total + scratch * self.threads + NO_ARENA
+        return Bound(symbols, values, tuple(outputs), plan, plan.buffer_info()[0], arena)
 
-    def _check_guards(self, symbols: dict[str, int]) -> None:
-        for g in self.guards:
-            a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
-            holds = a == b or (g.relation == ">=" and a >= b) or (g.relation == "fits" and 1 in (a, b))
-            if not holds:
-                relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[
-                    g.relation
-                ]
-                got = f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}")
-                raise FeedError(
-                    g.op,
-                    f"sizes do not fit: {g.what}",
-                    expected=relation,
-                    got=_UNNAMED.sub(lambda m: self.places.get(m.group(), m.group()), got),
-                    hint=f"op made at {g.location}" if g.location else "",
-                )
+    def late_shape(self, k: int, values: Sequence[int]) -> tuple[int, ...]:
+        """The shape of result `k` of a run that is over and has left the symbols with these values."""
+        symbols = dict(zip(self.symbols, values, strict=True))
+        return tuple(dims.evaluate(n, symbols) for n in self.late[k])
+
+    def failed(self, number: int, values: Sequence[int]) -> ExecutionError:
+        """The error of a run that met a check that does not hold."""
+        guard = self.checks[number]
+        details = self._details(guard, dict(zip(self.symbols, values, strict=True)))
+        return ExecutionError(guard.op, f"sizes do not fit: {guard.what}", **details)
+
+    def _details(self, g: Guard, symbols: Mapping[str, int]) -> dict[str, str]:
+        """What a message says about a guard that does not hold."""
+        a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
+        relation = {"==": "equal sizes", ">=": f"at least {b}", "fits": "equal sizes, or 1 in one of them"}[g.relation]
+        got = f"{g.a} = {a}" + ("" if isinstance(g.b, int) else f", {g.b} = {b}")
+        return {
+            "expected": relation,
+            "got": _UNNAMED.sub(lambda m: self.places.get(m.group(), m.group()), got),
+            "hint": f"op made at {g.location}" if g.location else "",
+        }
+
+
+def _holds(g: Guard, symbols: Mapping[str, int]) -> bool:
+    a, b = dims.evaluate(g.a, symbols), dims.evaluate(g.b, symbols)
+    return a == b or (g.relation == ">=" and a >= b) or (g.relation == "fits" and 1 in (a, b))
 
 
 def _places(inputs: Sequence[Storage]) -> dict[str, str]:

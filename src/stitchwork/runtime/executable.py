@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,10 @@ from typing import Any, cast
 import numpy as np
 
 from stitchwork.backends.cpu.backend import Compiled
+from stitchwork.backends.cpu.codegen import FIRST_CHECK
 from stitchwork.backends.cpu.pool import Pool
 from stitchwork.errors import ExecutionError, FeedError, located, user_location
+from stitchwork.ir import dims
 from stitchwork.ir.dtypes import DType, as_dtype
 from stitchwork.ir.graph import Array, Module, Value
 from stitchwork.ir.types import TensorType
@@ -55,23 +58,16 @@ class NativeProgram:
         program = compiled.planned.program
         store.ensure(module)
         self.inputs, self.outputs = program.inputs, program.outputs
-        self.binder = Binder(
-            program.inputs,
-            program.outputs,
-            program.symbols,
-            compiled.planned.arena.sizes,
-            compiled.code.scratch_bytes,
-            program.guards,
-            program.bounds,
-            pool.threads,
-        )
+        self.binder = Binder(program, compiled.planned.arena.sizes, compiled.code.scratch_bytes, pool.threads)
         self.bounds: BoundedCache[Shapes, Bound] = BoundedCache(_PLANS)
         self._dtypes = [s.type.dtype.numpy for s in program.inputs]
         self._output_dtypes = [s.type.dtype.numpy for s in program.outputs]
         self._constants = _together(compiled.code.constants)
         variables = [store.arrays[s.name] for s in program.variables]
-        self._fixed = [*map(address_of, variables), *map(address_of, self._constants)]
-        self._restored = variables if can_fail else []
+        self._variables = list(map(address_of, variables))
+        self._constant_addresses = list(map(address_of, self._constants))
+        self._restored = variables if can_fail or program.checks else []
+        self._tells_sizes = bool(program.bounds)
         self._lock = store.lock if program.variables else None
         self._entry = _Entry(compiled.entry)
         self._arenas: list[tuple[Array, int]] = []
@@ -91,7 +87,12 @@ class NativeProgram:
             results = [np.empty(shape, dtype) for shape, dtype in zip(bound.outputs, self._output_dtypes, strict=True)]
         except (MemoryError, ValueError):  # NumPy's ways to say that an array is too large
             raise self._no_room(bound) from None
-        io = array("Q", [*map(address_of, arrays), *map(address_of, results), *self._fixed])
+        addresses = [*map(address_of, arrays), *map(address_of, results), *self._variables]
+        sizes: array[int] | None = None
+        if self._tells_sizes:
+            sizes = array("q", bound.initial)
+            addresses.append(sizes.buffer_info()[0])
+        io = array("Q", addresses + self._constant_addresses)
         arena, start = self._take_arena(bound.arena_bytes)
         pool = self.pool
         call = (io.buffer_info()[0], bound.plan_address, start, pool.handle, pool.parallel_for_address)
@@ -107,13 +108,22 @@ class NativeProgram:
         if arena is not None:
             self._arenas.append((arena, start))
         if status:
-            raise ExecutionError(
-                "run",
-                "a loop did not end",
-                expected="at most `iteration_limit` rounds",
-                hint="check the predicate, or raise CompileOptions.iteration_limit",
-            )
+            raise self._failed(status, sizes or ())
+        if sizes is not None:
+            for k in self.binder.late:
+                results[k] = _shortened(results[k], self.binder.late_shape(k, sizes))
         return results
+
+    def _failed(self, status: int, sizes: Sequence[int]) -> ExecutionError:
+        """Why a run ended before it was done."""
+        if status >= FIRST_CHECK:
+            return self.binder.failed(status - FIRST_CHECK, sizes)
+        return ExecutionError(
+            "run",
+            "a loop did not end",
+            expected="at most `iteration_limit` rounds",
+            hint="check the predicate, or raise CompileOptions.iteration_limit",
+        )
 
     def _take_arena(self, size: int) -> tuple[Array | None, int]:
         """Memory for temporaries and its address, a multiple of 64."""
@@ -175,6 +185,12 @@ def _allocate(size: int) -> Array:
         return np.empty(size, np.uint8)
     except (MemoryError, ValueError):
         raise ExecutionError("run", "the temporaries do not fit into memory", got=f"{size:,} bytes") from None
+
+
+def _shortened(vector: Array, shape: tuple[int, ...]) -> Array:
+    """The tensor of a shape that a vector begins with; a copy where most of the memory would be held for nothing."""
+    part = vector[: math.prod(shape)].reshape(shape)
+    return part.copy() if 2 * part.size < vector.size else part
 
 
 def _bytes(type_: TensorType) -> int:
@@ -300,7 +316,10 @@ class Executable:
         return (queue or _common_queue()).submit(run)
 
     def output_types(self, input_types: Sequence[Any] | None = None) -> list[TensorType]:
-        """Types of the results: symbolic, or for inputs with the shapes of `input_types` (arrays, types or shapes)."""
+        """Types of the results: symbolic, or for inputs with the shapes of `input_types` (arrays, types or shapes).
+
+        A size that only the run tells stays symbolic.
+        """
         outputs = [s.type for s in self._program.outputs]
         if input_types is None:
             return outputs
@@ -309,8 +328,8 @@ class Executable:
         shapes = tuple(shape_of(t) for t in input_types)
         special = self._specialized
         program = self._program if special is None or special == shapes else self._for_all_sizes()
-        bound = program.binder.bind(shapes)
-        return [t.with_shape(shape) for t, shape in zip(outputs, bound.outputs, strict=True)]
+        symbols = program.binder.bind(shapes).symbols
+        return [t.with_shape(tuple(dims.substitute(n, symbols) for n in t.shape)) for t in outputs]
 
     def _for_all_sizes(self) -> NativeProgram:
         with self._lock:

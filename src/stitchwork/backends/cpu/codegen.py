@@ -3,6 +3,10 @@
 `i32 main(ptr io, ptr plan, ptr arena, ptr pool, ptr parallel_for)`: `io` holds the addresses of inputs, outputs,
 variables and constants; `plan` the symbols' values, the arena offset of every slot, then the scratch memory's offset
 and bytes per thread. Loops and branches are native code, so one call runs everything.
+
+A program that binds sizes itself has, in `io` before the constants, the address of a table of the symbols' values: each
+run has its own, which holds all sizes when the run is over. The result is 0, TOO_MANY_ROUNDS, or FIRST_CHECK and more
+where a check does not hold.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from stitchwork.ir.dims import Size, symbols_of
 from stitchwork.loops.kernel import (
     Bind,
     Branch,
+    Check,
     Copy,
     Instruction,
     Kernel,
@@ -38,6 +43,7 @@ from stitchwork.loops.memory import Arena, kernel_storages
 
 _PARALLEL_WORK = 30_000  # estimated operations from which waking other threads pays
 TOO_MANY_ROUNDS = 1  # status of a run that met the iteration limit
+FIRST_CHECK = 2  # status of a run that met a check that does not hold: this plus the check's number
 MAIN_PARAMS = [("ptr", "io"), ("ptr", "plan"), ("ptr", "arena"), ("ptr", "pool"), ("ptr", "parallel_for")]
 
 
@@ -108,20 +114,21 @@ class Main:
         owner.module.functions["main"] = self.fn
         self.io, self.plan, self.arena, self.pool, self.parallel_for = self.fn.params
         self.symbols = {name: k for k, name in enumerate(program.symbols)}
-        self.symbol_table = self.fn.alloca("i64", max(1, len(program.symbols)), 8)
         self.fixed_sizes = Sizes(self.fn, {})
         self.pointers: dict[Storage, V] = {}
         self.constants: list[Storage] = []  # those that are used, in the order of their addresses in `io`
         self.slots = 0
         self.context = V("ptr", "%context")
+        self.symbol_table: V | None = None  # of a program that binds sizes itself
 
     def write(self) -> None:
         program, fn = self.owner.program, self.fn
         for k, name in enumerate(program.symbols):
             with fn.in_prologue():
-                value = fn.load("i64", fn.gep(self.plan, k, "i64"), 8)
-                fn.store(value, fn.gep(self.symbol_table, k, "i64"), 8)
-            self.fixed_sizes.symbols[name] = value
+                self.fixed_sizes.symbols[name] = fn.load("i64", fn.gep(self.plan, k, "i64"), 8)
+        if program.bounds:
+            with fn.in_prologue():
+                self.symbol_table = fn.load("ptr", fn.gep(self.io, self._fixed_count() - 1, "i64"), 8)
         self._instructions(program.instructions)
         fn.ret(V("i32", "0"))
         fn.entry_allocas.append(f"  %context = alloca [{self.slots + 2} x i64], align 64")
@@ -139,6 +146,8 @@ class Main:
                     self._loop(i)
                 case Bind():
                     self._bind(i)
+                case Check():
+                    self._check(i)
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def pointer(self, storage: Storage) -> V:
@@ -155,21 +164,28 @@ class Main:
             slot = self.owner.arena.slot_of[storage]
             offset = fn.load("i64", fn.gep(self.plan, len(program.symbols) + slot, "i64"), 8)
             return fn.gep(self.arena, offset, "i8")
-        fixed = [*program.inputs, *program.outputs, *program.variables]
         if storage.kind == "constant":
             self.constants.append(storage)
-            number = len(fixed) + len(self.constants) - 1
+            number = self._fixed_count() + len(self.constants) - 1
         else:
-            number = fixed.index(storage)
+            number = [*program.inputs, *program.outputs, *program.variables].index(storage)
         return fn.load("ptr", fn.gep(self.io, number, "i64"), 8)
+
+    def _fixed_count(self) -> int:
+        """Addresses in `io` before those of constants."""
+        program = self.owner.program
+        return len(program.inputs) + len(program.outputs) + len(program.variables) + bool(program.bounds)
 
     def sizes(self) -> Sizes:
         """Sizes as they are at this point of the run; computed once at the start where the run binds no symbol."""
         return _LazySizes(self) if self.owner.program.bounds else self.fixed_sizes
 
     def symbol(self, name: str) -> V:
-        fn = self.fn
-        return fn.load("i64", fn.gep(self.symbol_table, self.symbols[name], "i64"), 8)
+        return self.fn.load("i64", self._symbol_address(name), 8)
+
+    def _symbol_address(self, name: str) -> V:
+        assert self.symbol_table is not None
+        return self.fn.gep(self.symbol_table, self.symbols[name], "i64")
 
     # --- instructions -------------------------------------------------------------------------------------------------
     def _launch(self, kernel: Kernel) -> None:
@@ -284,7 +300,22 @@ class Main:
         fn, dtype = self.fn, bind.source.type.dtype
         raw = fn.load(scalars.memory_type(dtype), self.pointer(bind.source), dtype.itemsize)
         value = raw if raw.type == "i64" else fn.convert("sext", raw, "i64")
-        fn.store(value, fn.gep(self.symbol_table, self.symbols[bind.symbol], "i64"), 8)
+        fn.store(value, self._symbol_address(bind.symbol), 8)
+
+    def _check(self, check: Check) -> None:
+        fn, sizes, guard = self.fn, self.sizes(), check.guard
+        a, b = sizes(guard.a), sizes(guard.b)
+        if guard.relation == ">=":
+            holds = fn.icmp("sge", a, b)
+        else:
+            holds = fn.icmp("eq", a, b)
+            for n in (a, b) if guard.relation == "fits" else ():
+                holds = fn.binary("or", holds, fn.icmp("eq", n, i64(1)))
+        fails, goes_on = fn.new_block("check_fails"), fn.new_block("checked")
+        fn.cbr(holds, goes_on, fails)
+        fn.position(fails)
+        fn.ret(V("i32", str(FIRST_CHECK + check.number)))
+        fn.position(goes_on)
 
 
 class _LazySizes(Sizes):

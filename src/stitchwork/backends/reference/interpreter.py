@@ -8,11 +8,13 @@ from typing import Any, cast
 import numpy as np
 
 from stitchwork.ir.graph import Array, Block, Module, Operation, Value
+from stitchwork.ir.told import bound_by
 from stitchwork.ops._op import Op
 
 
 class Interpreter:
-    """Runs a module on arrays. `sizes` gives the symbols their values, `state` holds the variables."""
+    """Runs a module on arrays. `sizes` gives the symbols their values, and takes those that the run tells; `state`
+    holds the variables."""
 
     def __init__(self, module: Module, sizes: Mapping[str, int], state: dict[str, Array] | None = None) -> None:
         self.module, self.sizes = module, dict(sizes)
@@ -28,6 +30,8 @@ class Interpreter:
         env.update(zip(block.arguments, arguments, strict=True))
         for operation in block.operations:
             results = self._run_operation(operation, env)
+            if operation.op.binds:
+                self._bind(operation, results)
             env.update(zip(operation.results, results, strict=True))
         return [env[v] for v in block.results]
 
@@ -42,6 +46,12 @@ class Interpreter:
         given = [v for v, s in zip(op.group(operands), op.operands.values(), strict=True) if not s.token]
         with np.errstate(all="ignore"):
             return tuple(_as_results(op.numpy(*given), operation))
+
+    def _bind(self, operation: Operation, results: tuple[Any, ...]) -> None:
+        """Give the size that the operation tells its value."""
+        symbol = bound_by(operation)
+        for value, array in zip(operation.results, results, strict=True):
+            self.sizes.update((symbol, m) for n, m in zip(value.shape, array.shape, strict=True) if str(n) == symbol)
 
     def _region(self, block: Block, env: dict[Value, Any]) -> Callable[..., list[Any]]:
         def call(*args: Any) -> list[Any]:
