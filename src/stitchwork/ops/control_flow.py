@@ -241,7 +241,6 @@ def _refuse_hidden_sizes(op: str, what: str, region: Block) -> None:
             raise GraphError(
                 op,
                 f"`{what}` returns a tensor whose size `{hidden[0]}` is known only when the block has run",
-                expected="tensors of sizes that are known before",
                 got=str(value.type),
                 hint="return what is computed from it: a sum, a count, or a scatter into a tensor of known size",
             )

@@ -52,7 +52,7 @@ def _presumed(node: Node, condition: Any, why: GraphError) -> list[Value]:
     ):
         raise node.unsupported(
             "the branches give tensors of different types, and the condition is not known when the model is compiled",
-            got=f"{why.expected} and {why.got}",
+            got=f"{why.expected} and {why.got}" if why.expected else why.problem,
             hint="where the condition follows from an input that never changes, give it to load(..., constants={...})",
         )
     return _branch(node, not relation.negated)
