@@ -57,16 +57,22 @@ _BY_NAME: dict[str, DType] = {}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {}
 
 bool_ = _make("bool", "b", 8, np.bool_)
+int2 = _make("i2", "i", 2, ml_dtypes.int2)
 int4 = _make("i4", "i", 4, ml_dtypes.int4)
 int8 = _make("i8", "i", 8, np.int8)
 int16 = _make("i16", "i", 16, np.int16)
 int32 = _make("i32", "i", 32, np.int32)
 int64 = _make("i64", "i", 64, np.int64)
+uint2 = _make("u2", "u", 2, ml_dtypes.uint2)
 uint4 = _make("u4", "u", 4, ml_dtypes.uint4)
 uint8 = _make("u8", "u", 8, np.uint8)
 uint16 = _make("u16", "u", 16, np.uint16)
 uint32 = _make("u32", "u", 32, np.uint32)
 uint64 = _make("u64", "u", 64, np.uint64)
+float4_e2m1 = _make("f4e2m1", "f", 4, ml_dtypes.float4_e2m1fn)
+float8_e4m3fnuz = _make("f8e4m3fnuz", "f", 8, ml_dtypes.float8_e4m3fnuz)
+float8_e5m2fnuz = _make("f8e5m2fnuz", "f", 8, ml_dtypes.float8_e5m2fnuz)
+float8_e8m0 = _make("f8e8m0", "f", 8, ml_dtypes.float8_e8m0fnu)  # powers of two, and no 0: scales of other tensors
 float8_e4m3 = _make("f8e4m3", "f", 8, ml_dtypes.float8_e4m3fn)
 float8_e5m2 = _make("f8e5m2", "f", 8, ml_dtypes.float8_e5m2)
 float16 = _make("f16", "f", 16, np.float16)
@@ -78,8 +84,18 @@ complex128 = _make("c128", "c", 128, np.complex128)
 
 GROUPS: dict[str, tuple[DType, ...]] = {
     "bool": (bool_,),
-    "int": (int4, int8, int16, int32, int64, uint4, uint8, uint16, uint32, uint64),
-    "float": (float8_e4m3, float8_e5m2, float16, bfloat16, float32, float64),
+    "int": (int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64),
+    "float": (
+        float4_e2m1,
+        float8_e4m3fnuz,
+        float8_e5m2fnuz,
+        float8_e4m3,
+        float8_e5m2,
+        float16,
+        bfloat16,
+        float32,
+        float64,
+    ),
     "complex": (complex64, complex128),
     "index": (int32, int64),
 }
@@ -150,10 +166,14 @@ def promote(a: DType, b: DType) -> DType:
     return _BY_NAME[f"i{bits}"]
 
 
+def _has_infinity(dtype: DType) -> bool:
+    return dtype.bits > 8 or dtype is float8_e5m2
+
+
 def lowest(dtype: DType) -> Any:
     """The identity of max: -inf, the smallest integer, or False."""
     if dtype.kind == "f":
-        return -np.inf if dtype is not float8_e4m3 else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).min)
+        return -np.inf if _has_infinity(dtype) else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).min)
     if dtype.kind == "b":
         return False
     return int(ml_dtypes.iinfo(dtype.numpy).min)
@@ -162,7 +182,7 @@ def lowest(dtype: DType) -> Any:
 def highest(dtype: DType) -> Any:
     """The identity of min: inf, the largest integer, or True."""
     if dtype.kind == "f":
-        return np.inf if dtype is not float8_e4m3 else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).max)
+        return np.inf if _has_infinity(dtype) else float(cast("Any", ml_dtypes.finfo(dtype.numpy)).max)
     if dtype.kind == "b":
         return True
     return int(ml_dtypes.iinfo(dtype.numpy).max)

@@ -22,7 +22,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.
 
 
 def wide_dtype(dtype: DType) -> DType:
-    """What elements of `dtype` are computed in: float32 for narrower floats, 8 bits for 4-bit integers."""
+    """What elements of `dtype` are computed in: float32 for narrower floats, 8 bits for narrower integers."""
     if dtype.is_float and dtype.bits < 32:
         return dtypes.float32
     if dtype.is_integer and dtype.bits < 8:
@@ -36,16 +36,16 @@ def widen(x: Array) -> Array:
 
 
 def narrow(x: Any, dtype: DType) -> Array:
-    """A result as `dtype`; 4-bit integers wrap."""
+    """A result as `dtype`; integers of fewer than 8 bits wrap."""
     array = np.asarray(x)
     if dtype.is_integer and dtype.bits < 8:
-        low = array.astype(np.int64) & 15
-        return (low if dtype.kind == "u" else (low ^ 8) - 8).astype(np.int8).astype(dtype.numpy)
+        low, sign = array.astype(np.int64) & ((1 << dtype.bits) - 1), 1 << (dtype.bits - 1)
+        return (low if dtype.kind == "u" else (low ^ sign) - sign).astype(np.int8).astype(dtype.numpy)
     return array.astype(dtype.numpy, copy=False)
 
 
 class Elementwise(Pointwise):
-    """A pointwise op that computes narrow floats in float32 and 4-bit integers in 8 bits, then converts back.
+    """A pointwise op that computes narrow floats in float32 and smaller integers in 8 bits, then converts back.
 
     A subclass gives `wide` (NumPy) and `element` (loop expression), both on operands already widened. `domain` is where
     its samples lie; `smooth` False leaves out the comparison of gradients (steps, kinks that a sample could hit).

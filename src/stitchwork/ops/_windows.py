@@ -214,9 +214,9 @@ def is_narrow(dtype: DType) -> bool:
 
 # --- NumPy ----------------------------------------------------------------------------------------------------------
 def wide(x: Array) -> Array:
-    """Narrow floats as float32 and 4-bit integers as int32; anything else as it is."""
+    """Narrow floats as float32 and integers of fewer than 8 bits as int32; anything else as it is."""
     dtype = dtypes.as_dtype(x.dtype)
-    return x.astype(np.float32) if is_narrow(dtype) else x.astype(np.int32) if dtype.bits == 4 else x
+    return x.astype(np.float32) if is_narrow(dtype) else x.astype(np.int32) if dtype.bits < 8 else x
 
 
 def spread(x: Array, dilation: Sequence[int], first: int, fill: Any = 0) -> Array:

@@ -76,16 +76,16 @@ class CountLeadingZeros(BitwiseUnary, name="count_leading_zeros"):
 
 
 def _unsigned_array(x: Array) -> Array:
-    """The bits of integers as unsigned numbers; 4-bit ones in 8 bits."""
+    """The bits of integers as unsigned numbers; those of fewer than 8 bits in 8."""
     dtype = dtypes.as_dtype(x.dtype)
     wide = widen(x)
     bits = wide.view(_unsigned_of(dtype).numpy)
-    return bits & np.uint8(15) if dtype.bits == 4 else bits
+    return bits & np.uint8((1 << dtype.bits) - 1) if dtype.bits < 8 else bits
 
 
 def _unsigned(x: Expr) -> Expr:
     bits = cast(cast(x, wide_dtype(x.dtype)), _unsigned_of(x.dtype))
-    return bits & 15 if x.dtype.bits == 4 else bits
+    return bits & ((1 << x.dtype.bits) - 1) if x.dtype.bits < 8 else bits
 
 
 def _unsigned_of(dtype: DType) -> DType:
@@ -193,7 +193,7 @@ class BitwiseRightShiftLogical(Shift, name="bitwise_right_shift_logical"):
         inside = (wide >= 0) & (wide < dtype.bits)
         amount = np.where(inside, wide, 0).astype(bits.dtype)
         shifted = np.where(inside, bits >> amount, np.zeros((), bits.dtype))
-        return narrow(shifted if dtype.bits == 4 else shifted.view(dtype.numpy), dtype)
+        return narrow(shifted if dtype.bits < 8 else shifted.view(dtype.numpy), dtype)
 
     def scalar(self, *args: Expr) -> Expr:
         a, b = args

@@ -93,11 +93,13 @@ class Cast(Pointwise, name="cast", aliases=("astype",)):
         yield Sample((_pointwise.SPECIAL,), {"dtype": "bf16"}, grad=False)
         names = ("bool", "i4", "u8", "i32", "i64", "f8e4m3", "f16", "bf16", "f32", "f64", "c64")
         pairs = [(source, target) for source in names for target in names]
-        others = ("u4", "i8", "i16", "u16", "u32", "u64", "f8e5m2")
+        others = ("i2", "u2", "u4", "i8", "i16", "u16", "u32", "u64", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f4e2m1")
         for source, target in (*pairs, *((n, "f32") for n in others), *(("f32", n) for n in others)):
-            yield Sample(((5,),), {"dtype": target}, (0.0, 7.0), source, grad=False)
+            limit = {"i2": 1.9, "u2": 3.9}
+            domain = (0.0, min(limit.get(source, 7.0), limit.get(target, 7.0)))
+            yield Sample(((5,),), {"dtype": target}, domain, source, grad=False)
         wide = np.array([-70000, -129, -9, -1, 0, 7, 8, 130, 255, 256, 70001], np.int64)
-        for target in ("bool", "i4", "u4", "i8", "u8", "i16", "u16", "i32", "u32", "u64", "f32"):
+        for target in ("bool", "i2", "u2", "i4", "u4", "i8", "u8", "i16", "u16", "i32", "u32", "u64", "f32"):
             yield Sample((wide,), {"dtype": target}, grad=False)
         yield Sample((np.array([-7.9, -0.5, 0.5, 6.99], np.float32),), {"dtype": "i8"}, grad=False)
 
@@ -112,7 +114,7 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
     """The bits of x read as `dtype`: shape [..., n] becomes [..., n * bytes of x's dtype / bytes of `dtype`].
 
     Parts of an element lie in the order of memory, lowest first, as in NumPy's `view` on little-endian machines. A
-    tensor of rank 0 keeps its width. 4-bit integers read as each other only; bool cannot be read into. No gradient.
+    tensor of rank 0 keeps its width. Integers of fewer than 8 bits read as others of their width only; bool cannot be read into. No gradient.
     """
 
     x: Operand = operand("...", "any")
@@ -123,7 +125,9 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
         return {**attrs, "dtype": dtype_attribute(cls.name, "dtype", attrs["dtype"])}
 
     def infer(self, x: TensorType) -> TensorType:
-        if (x.dtype.bits == 4) != (self.dtype.bits == 4) or (self.dtype.kind == "b" and x.dtype.kind != "b"):
+        packed = min(x.dtype.bits, self.dtype.bits) < 8 and x.dtype is not self.dtype
+        mixed = x.dtype.bits != self.dtype.bits or not (x.dtype.is_integer and self.dtype.is_integer)
+        if (packed and mixed) or (self.dtype.kind == "b" and x.dtype.kind != "b"):
             raise self.fail(f"the bits of {x.dtype} cannot be read as {self.dtype}", got=str(x))
         scaled = x.dtype.bits != self.dtype.bits or x.dtype.is_complex != self.dtype.is_complex
         if scaled and not x.rank:
@@ -143,8 +147,8 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
         target = self.dtype
         if x.ndim == 0:
             return self.numpy(x.reshape(1)).reshape(())
-        if target.bits == 4:
-            return _pointwise.narrow(_pointwise.widen(x), target)
+        if target.bits < 8:
+            return x if x.dtype == target.numpy else _pointwise.narrow(_pointwise.widen(x), target)
         little = x.astype(x.dtype.newbyteorder("<"), order="C") if sys.byteorder == "big" else np.ascontiguousarray(x)
         last = x.shape[-1] * x.itemsize // target.itemsize
         if not x.size:
@@ -155,7 +159,7 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
         """Elements are made of words: a real number is one, a complex number two, the real part first."""
         if x.dtype is self.dtype:
             return x[out]
-        if x.dtype.bits == 4:
+        if x.dtype.bits < 8:
             return cast(cast(x[out], dtypes.uint8), self.dtype)
         if not self.dtype.is_complex:
             return bitcast(self._word(out, out[-1] if out else None, x), self.dtype)
@@ -198,6 +202,7 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
         yield Sample((np.array(1.5, np.float32),), {"dtype": "i32"}, grad=False)
         yield Sample((np.array([True, False]),), {"dtype": "u8"}, grad=False)
         yield Sample(((3, 4),), {"dtype": "u4"}, dtype="i4", grad=False)
+        yield Sample(((3, 4),), {"dtype": "i2"}, (0.0, 3.9), dtype="u2", grad=False)
         yield Sample(((0, 4),), {"dtype": "i8"}, grad=False)
         yield Sample(((3, 0),), {"dtype": "f64"}, grad=False)
 

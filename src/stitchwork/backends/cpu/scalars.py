@@ -1,6 +1,6 @@
 """How dtypes and scalar functions look in LLVM.
 
-In memory a bool is an i8, sub-byte integers and 8-bit floats are bytes. In registers a bool is an i1 and every float of
+In memory a bool is an i8; integers and floats of fewer than 8 bits are bytes. In registers a bool is an i1 and every float of
 16 bits or fewer is a `float`: arithmetic on them is done in 32 bits and rounded when stored or cast.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from stitchwork.backends.cpu import small_floats
 from stitchwork.backends.cpu.llvm import Function, V, lanes, vector
-from stitchwork.ir.dtypes import DType, bfloat16, bool_, float8_e4m3, float8_e5m2, float16, float64, highest, lowest
+from stitchwork.ir.dtypes import DType, bfloat16, bool_, float16, float64, highest, lowest
 
 _HALVES = {float16: "half", bfloat16: "i16"}  # not LLVM's bfloat: CPUs without the instructions would need a library
 
@@ -59,14 +60,9 @@ def from_memory(fn: Function, x: V, dtype: DType) -> V:
         return fn.convert("bitcast", wide, target)
     if dtype is float16:
         return fn.convert("fpext", x, target)
-    if dtype is float8_e5m2:
-        wide = fn.binary("shl", fn.convert("zext", x, vector("i16", width)), _integer("i16", 8, width))
-        return fn.convert("fpext", fn.convert("bitcast", wide, vector("half", width)), target)
-    if dtype is float8_e4m3:
-        return _decode_e4m3(fn, x, width)
-    if dtype.bits == 4:
-        return _wrap4(fn, x, dtype)
-    return x
+    if small_floats.is_small(dtype):
+        return small_floats.decode(fn, x, dtype)
+    return _wrap_small(fn, x, dtype)
 
 
 def to_memory(fn: Function, x: V, dtype: DType) -> V:
@@ -78,16 +74,16 @@ def to_memory(fn: Function, x: V, dtype: DType) -> V:
         return _encode_bf16(fn, x, width)
     if dtype is float16:
         return fn.convert("fptrunc", x, vector("half", width))
-    if dtype in (float8_e4m3, float8_e5m2):
-        return _encode_f8(fn, x, dtype, width)
+    if small_floats.is_small(dtype):
+        return small_floats.encode(fn, x, dtype)
     return x
 
 
 def round_to(fn: Function, x: V, dtype: DType) -> V:
     """A register value with the precision that memory would give it."""
-    if dtype in _HALVES or dtype in (float8_e4m3, float8_e5m2):
+    if dtype in _HALVES or small_floats.is_small(dtype):
         return from_memory(fn, to_memory(fn, x, dtype), dtype)
-    return _wrap4(fn, x, dtype) if dtype.bits == 4 else x
+    return _wrap_small(fn, x, dtype)
 
 
 def _zero(type_: str) -> V:
@@ -100,23 +96,12 @@ def _integer(scalar: str, value: int, width: int) -> V:
     return V(vector(scalar, width), "<" + ", ".join([f"{scalar} {value}"] * width) + ">")
 
 
-def _wrap4(fn: Function, x: V, dtype: DType) -> V:
-    width = lanes(x.type)[1]
-    four = _integer("i8", 4, width)
-    return fn.binary("ashr" if dtype.kind == "i" else "lshr", fn.binary("shl", x, four), four)
-
-
-def _decode_e4m3(fn: Function, x: V, width: int) -> V:
-    """Exponent and mantissa moved into a float, the bias then corrected by a multiplication (exact, subnormals too)."""
-    bits = fn.convert("zext", x, vector("i32", width))
-    magnitude = fn.binary("shl", fn.binary("and", bits, _integer("i32", 0x7F, width)), _integer("i32", 20, width))
-    sign = fn.binary("shl", fn.binary("and", bits, _integer("i32", 0x80, width)), _integer("i32", 24, width))
-    floats = vector("float", width)
-    scaled = fn.binary("fmul", fn.convert("bitcast", magnitude, floats), _float(2.0**120, width))
-    is_nan = fn.icmp("eq", magnitude, _integer("i32", 0x7F << 20, width))
-    chosen = fn.select(is_nan, _float(float("nan"), width), scaled)
-    signed = fn.binary("or", fn.convert("bitcast", chosen, vector("i32", width)), sign)
-    return fn.convert("bitcast", signed, floats)
+def _wrap_small(fn: Function, x: V, dtype: DType) -> V:
+    """An integer of fewer than 8 bits, from the low bits of a byte; other integers as they are."""
+    if dtype.bits >= 8:
+        return x
+    unused = _integer("i8", 8 - dtype.bits, lanes(x.type)[1])
+    return fn.binary("ashr" if dtype.kind == "i" else "lshr", fn.binary("shl", x, unused), unused)
 
 
 def _encode_bf16(fn: Function, x: V, width: int) -> V:
@@ -128,32 +113,6 @@ def _encode_bf16(fn: Function, x: V, width: int) -> V:
     quiet = fn.binary("or", bits, _integer("i32", 0x400000, width))
     chosen = fn.select(fn.fcmp("uno", x, x), quiet, rounded)
     return fn.convert("trunc", fn.binary("lshr", chosen, _integer("i32", 16, width)), vector("i16", width))
-
-
-def _encode_f8(fn: Function, x: V, dtype: DType, width: int) -> V:
-    """Round to nearest even at the mantissa's last bit; beyond the range e5m2 is inf and e4m3 NaN, as in ml_dtypes."""
-    shift, scale, top = (20, 2.0**-120, 0x7E) if dtype is float8_e4m3 else (21, 2.0**-112, 0x7C)
-    ints = vector("i32", width)
-    bits = fn.convert("bitcast", x, ints)
-    sign = fn.binary("lshr", fn.binary("and", bits, _integer("i32", -(1 << 31), width)), _integer("i32", 24, width))
-    scaled = fn.convert(
-        "bitcast", fn.binary("fmul", fn.intrinsic("llvm.fabs", x.type, [x]), _float(scale, width)), ints
-    )
-    odd = fn.binary("and", fn.binary("lshr", scaled, _integer("i32", shift, width)), _integer("i32", 1, width))
-    biased = fn.binary("add", fn.binary("add", scaled, _integer("i32", (1 << (shift - 1)) - 1, width)), odd)
-    rounded = fn.binary("lshr", biased, _integer("i32", shift, width))
-    over = _integer("i32", 0x7F if dtype is float8_e4m3 else 0x7C, width)
-    clipped = fn.select(fn.icmp("ugt", rounded, _integer("i32", top, width)), over, rounded)
-    is_nan = fn.fcmp("uno", x, x)
-    chosen = fn.select(is_nan, _integer("i32", 0x7F if dtype is float8_e4m3 else 0x7E, width), clipped)
-    return fn.convert("trunc", fn.binary("or", chosen, sign), vector("i8", width))
-
-
-def _float(value: float, width: int) -> V:
-    text = f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
-    if width == 1:
-        return V("float", text)
-    return V(vector("float", width), "<" + ", ".join([f"float {text}"] * width) + ">")
 
 
 # --- scalar functions ---------------------------------------------------------------------------------------------
@@ -256,7 +215,7 @@ def _int_call(fn: Function, name: str, dtype: DType, args: list[V]) -> V:
     a = args[0]
     if name in _INT:
         made = fn.binary(_INT[name], *args)
-        return _wrap4(fn, made, dtype) if dtype.bits == 4 else made
+        return _wrap_small(fn, made, dtype)
     signed = dtype.kind == "i"
     match name:
         case "neg":
@@ -289,10 +248,6 @@ def _int_call(fn: Function, name: str, dtype: DType, args: list[V]) -> V:
             return fn.icmp("slt", a, _zero(a.type)) if signed else fn.icmp("ult", a, _zero(a.type))
         case _:
             raise AssertionError(f"{name} of integers was not expanded")
-
-
-def _wrap_small(fn: Function, x: V, dtype: DType) -> V:
-    return _wrap4(fn, x, dtype) if dtype.bits == 4 else x
 
 
 def _divide(fn: Function, name: str, dtype: DType, a: V, b: V) -> V:

@@ -34,8 +34,14 @@ _DTYPES: dict[int, DType] = {
     TensorProto.COMPLEX64: dtypes.complex64,
     TensorProto.COMPLEX128: dtypes.complex128,
     TensorProto.BFLOAT16: dtypes.bfloat16,
+    TensorProto.FLOAT4E2M1: dtypes.float4_e2m1,
+    TensorProto.FLOAT8E4M3FNUZ: dtypes.float8_e4m3fnuz,
+    TensorProto.FLOAT8E5M2FNUZ: dtypes.float8_e5m2fnuz,
+    TensorProto.FLOAT8E8M0: dtypes.float8_e8m0,
     TensorProto.FLOAT8E4M3FN: dtypes.float8_e4m3,
     TensorProto.FLOAT8E5M2: dtypes.float8_e5m2,
+    TensorProto.UINT2: dtypes.uint2,
+    TensorProto.INT2: dtypes.int2,
     TensorProto.UINT4: dtypes.uint4,
     TensorProto.INT4: dtypes.int4,
 }
@@ -135,7 +141,7 @@ class Tensors:
         shape = tuple(tensor.dims)
         count = int(np.prod(shape, dtype=object))
         if dtype.bits < 8:
-            raise UnsupportedError(what, "packed 4-bit data in another file", got=str(dtype))
+            raise UnsupportedError(what, "packed data of fewer than 8 bits in another file", got=str(dtype))
         size = count * dtype.itemsize
         try:
             offset = int(entries.get("offset", "0"))

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from stitchwork.importers.onnx.node import Node
-from stitchwork.importers.onnx.proto import limits_of
 from stitchwork.importers.onnx.registry import F, Results, onnx_op
-from stitchwork.ir import dtypes
-from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Value
 
 _UNARY = {
@@ -156,35 +153,6 @@ def is_inf(node: Node) -> Results:
     if not node.int("detect_negative", 1):
         found = F.logical_and(found, F.greater_than(x, zero))
     return found
-
-
-@onnx_op("Cast")
-def cast(node: Node) -> Results:
-    return convert(node, node[0], node.dtype("to"))
-
-
-def convert(node: Node, x: Value, target: DType) -> Value:
-    """x as `target`; 8-bit floats take the largest number where the attribute `saturate` says so (the default)."""
-    if x.dtype is target:
-        return x
-    if target in (dtypes.float8_e4m3, dtypes.float8_e5m2) and x.dtype.is_float and node.int("saturate", 1):
-        x = F.clamp(x, *limits_of(target))
-    return F.cast(x, target)
-
-
-@onnx_op("CastLike")
-def cast_like(node: Node) -> Results:
-    return convert(node, node[0], node[1].dtype)
-
-
-@onnx_op("BitCast")
-def bit_cast(node: Node) -> Results:
-    target = node.dtype("to")
-    if target.bits != node[0].dtype.bits:
-        raise node.invalid("the dtypes differ in width", expected=f"{node[0].dtype.bits} bits", got=str(target))
-    if target is dtypes.bool_ or node[0].dtype is dtypes.bool_:
-        raise node.unsupported("bits of bool")
-    return F.reinterpret_cast(node[0], target)
 
 
 @onnx_op("Identity")
