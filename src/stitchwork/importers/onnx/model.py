@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from stitchwork.api.graph import Graph
 from stitchwork.errors import FeedError, PackageError, StitchworkError
@@ -68,10 +69,20 @@ def load(
     source: Any, *, constants: Mapping[str, Any] | None = None, sizes: Mapping[str, int] | None = None
 ) -> OnnxModel:
     """See `stitchwork.importers.onnx.load`."""
-    proto, folder = read_model(source)
+    return import_model(*read_model(source), constants=constants, sizes=sizes)
+
+
+def import_model(
+    proto: ModelProto,
+    tensors: Tensors,
+    *,
+    constants: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> OnnxModel:
+    """As `load`, of what `read_model` gave."""
     arrays = {name: np.asarray(x) for name, x in (constants or {}).items()}
-    importer = Importer(proto, Tensors(folder), arrays, sizes or {})
     try:
+        importer = Importer(proto, tensors, arrays, sizes or {})
         inputs, outputs = importer.run()
     except StitchworkError:
         raise

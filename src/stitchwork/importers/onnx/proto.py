@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from stitchwork.errors import PackageError, UnsupportedError
+from stitchwork.importers.onnx.lifting import Lifted, bytes_of
 from stitchwork.ir import dtypes
 from stitchwork.ir.dtypes import DType
 from stitchwork.ir.graph import Array
@@ -45,6 +47,7 @@ _DTYPES: dict[int, DType] = {
     TensorProto.UINT4: dtypes.uint4,
     TensorProto.INT4: dtypes.int4,
 }
+_MAPPED = 1 << 24  # bytes of a file that is mapped, not read
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
@@ -74,21 +77,28 @@ def limits_of(dtype: DType) -> tuple[float, float]:
     return float(found.min), float(found.max)
 
 
-def read_model(source: Any) -> tuple[ModelProto, Path | None]:
-    """The message, and the folder that external data may lie in (None for a model that is not a file).
+def read_model(source: Any) -> tuple[ModelProto, Tensors]:
+    """The message, and its tensors; external data may lie in the folder of a model that is a file.
 
     Raises PackageError for what is no ONNX model.
     """
     if isinstance(source, ModelProto):
-        return source, None
+        return _checked(source, "the message"), Tensors(None)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(bytes(cast("bytes", source)), "the bytes"), None
+        return _parse(bytes_of(bytes(cast("bytes", source))), "the bytes", None)
     path = _path_of(source)
     try:
-        content = path.read_bytes()
-    except OSError as e:
+        content = _content(path)
+    except (OSError, ValueError) as e:  # a path with a null character is a ValueError
         raise PackageError("onnx", f"`{path}` cannot be read", got=str(e)) from None
-    return _parse(content, f"`{path}`"), path.resolve().parent
+    return _parse(content, f"`{path}`", path.resolve().parent)
+
+
+def _content(path: Path) -> Array:
+    """A file's bytes: read where that is quick, else mapped."""
+    if path.stat().st_size < _MAPPED:
+        return bytes_of(path.read_bytes())
+    return np.memmap(path, np.uint8, "r")
 
 
 def _path_of(source: Any) -> Path:
@@ -100,24 +110,28 @@ def _path_of(source: Any) -> Path:
         ) from None
 
 
-def _parse(content: bytes, what: str) -> ModelProto:
-    model = ModelProto()
+def _parse(content: Array, what: str, folder: Path | None) -> tuple[ModelProto, Tensors]:
+    model, lifted = ModelProto(), Lifted(content)
     try:
-        model.ParseFromString(content)
+        model.ParseFromString(lifted.message())
     except (DecodeError, ValueError) as e:
         raise PackageError(
             "onnx", f"{what} is not an ONNX model", got=str(e), hint="the file may be damaged or cut off"
         ) from None
+    return _checked(model, what), Tensors(folder, lifted)
+
+
+def _checked(model: ModelProto, what: str) -> ModelProto:
     if not model.graph.node and not model.graph.output:
         raise PackageError("onnx", f"{what} holds no graph", expected="a model with nodes and outputs")
     return model
 
 
 class Tensors:
-    """Turns tensor messages into arrays; those in other files are mapped, not read."""
+    """Turns tensor messages into arrays. Large ones are views of the model's bytes or of the files they are in."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, lifted: Lifted | None = None) -> None:
+        self.folder, self.lifted = folder, lifted
 
     def array(self, tensor: TensorProto) -> Array:
         """The tensor as an array. Raises PackageError for a damaged one, UnsupportedError for its element type."""
@@ -127,9 +141,12 @@ class Tensors:
             raise PackageError(what, "a size is negative", got=str(list(tensor.dims)))
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor, dtype, what)
+        data = None if self.lifted is None else self.lifted.find(tensor.raw_data)
+        if data is not None and dtype.bits >= 8:
+            return _viewed(data, dtype, tuple(tensor.dims), what)
         try:
-            made = onnx.numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, OverflowError) as e:
+            made = onnx.numpy_helper.to_array(tensor if data is None else _with_data(tensor, data))
+        except (ValueError, TypeError, OverflowError, MemoryError) as e:
             raise PackageError(
                 what, "its data does not fit its shape", expected=f"{dtype}{list(tensor.dims)}", got=str(e)
             ) from None
@@ -139,7 +156,7 @@ class Tensors:
         entries = {e.key: e.value for e in tensor.external_data}
         file = self._external_file(entries.get("location", ""), what)
         shape = tuple(tensor.dims)
-        count = int(np.prod(shape, dtype=object))
+        count = math.prod(shape)
         if dtype.bits < 8:
             raise UnsupportedError(what, "packed data of fewer than 8 bits in another file", got=str(dtype))
         size = count * dtype.itemsize
@@ -172,3 +189,23 @@ class Tensors:
         if not file.is_file():
             raise PackageError(what, "the file with its data is missing", expected=str(file))
         return file
+
+
+def _viewed(data: Array, dtype: DType, shape: tuple[int, ...], what: str) -> Array:
+    """Bytes as an array, without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    if data.size != size:
+        raise PackageError(
+            what,
+            "its data does not fit its shape",
+            expected=f"{dtype}{list(shape)}, {size} bytes",
+            got=f"{data.size} bytes",
+        )
+    return data.view(np.ndarray).view(dtype.numpy).reshape(shape)
+
+
+def _with_data(tensor: TensorProto, data: Array) -> TensorProto:
+    whole = TensorProto()
+    whole.CopyFrom(tensor)
+    whole.raw_data = data.tobytes()
+    return whole
