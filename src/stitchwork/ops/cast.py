@@ -114,7 +114,8 @@ class ReinterpretCast(Op, name="reinterpret_cast", aliases=("bitcast",)):
     """The bits of x read as `dtype`: shape [..., n] becomes [..., n * bytes of x's dtype / bytes of `dtype`].
 
     Parts of an element lie in the order of memory, lowest first, as in NumPy's `view` on little-endian machines. A
-    tensor of rank 0 keeps its width. Integers of fewer than 8 bits read as others of their width only; bool cannot be read into. No gradient.
+    tensor of rank 0 keeps its width. Integers of fewer than 8 bits read as others of their width only; bool cannot be
+    read into. No gradient.
     """
 
     x: Operand = operand("...", "any")

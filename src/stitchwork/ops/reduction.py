@@ -29,7 +29,7 @@ _NAN_ROWS = np.array([[1, np.nan, 3], [np.nan, np.nan, np.nan], [np.nan, -np.inf
 
 
 def wide_array(x: Array) -> Array:
-    """An array in a dtype that NumPy itself reduces: float32 for the narrower floats, int32 for integers of fewer than 8 bits."""
+    """An array in a dtype that NumPy itself reduces: float32 for narrower floats, int32 for integers below 8 bits."""
     dtype = as_dtype(x.dtype)
     if dtype.is_integer and dtype.bits < 8:
         return x.astype(np.int32)

@@ -1,7 +1,7 @@
 """How dtypes and scalar functions look in LLVM.
 
-In memory a bool is an i8; integers and floats of fewer than 8 bits are bytes. In registers a bool is an i1 and every float of
-16 bits or fewer is a `float`: arithmetic on them is done in 32 bits and rounded when stored or cast.
+In memory a bool is an i8; integers and floats of fewer than 8 bits are bytes. In registers a bool is an i1 and every
+float of 16 bits or fewer is a `float`: arithmetic on them is done in 32 bits and rounded when stored or cast.
 """
 
 from __future__ import annotations
